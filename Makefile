@@ -16,7 +16,7 @@
 # make wheel     the Python package, in target/wheels: for PYTHON (python3), with the command and the preload libraries
 # make python    the wheel in an environment of its own (target/python), and its tests
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: try build bench papers install uninstall deb test test-all test-papers lint docs loom header readme programs fio evidence packages vm wheel python
+.PHONY: try build bench papers install uninstall deb test test-all test-papers checked lint docs loom header readme programs fio evidence packages vm wheel python
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -77,10 +77,14 @@ deb: build
 	$(CARGO) deb --locked --no-build -p fastmap-cli -o $(DEB)
 
 test:
-	$(MAKE) -j2 --output-sync=target lint loom
+	# The models are explored on one processor meanwhile.
+	$(MAKE) -j2 --output-sync=target loom checked
+	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --no-fail-fast
+
+checked:
+	$(MAKE) lint
 	$(MAKE) docs
 	$(MAKE) build PROFILE=dev
-	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --no-fail-fast
 
 # The same tests, many of them for longer, and those that need packages.
 test-all: export FASTMAP_EFFORT = full

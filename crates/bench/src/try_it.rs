@@ -1,6 +1,6 @@
 //! `fastmap bench try`: four unchanged programs, on kernel mmap and under `fastmap run`. It tells the gain in one table and one sentence.
 //!
-//! It is not an experiment: it shows the program's figures while it runs, and has no repetitions, columns or JSON.
+//! It is not an experiment (`experiment.rs`): it shows the program's figures while it runs, and has neither repetitions nor JSON.
 
 mod told;
 
@@ -35,8 +35,8 @@ use crate::substrates::programs::{self, COLUMN, LOAD, MODEL, Program, Tool, Work
 /// Its name on the command line.
 pub const NAME: &str = "try";
 
-/// Memory for code, page tables and FastMap's threads, beside the program's share of its data and its own memory: so many bytes, and one
-/// byte for each so many bytes of data.
+/// A program's memory limit is the sum of three parts: a share of its data, memory of its own, and memory for code, page tables and FastMap's
+/// threads. The third part is `BESIDE` bytes, and one byte for each `TABLES` bytes of data.
 const BESIDE: u64 = 16 << 20;
 const TABLES: u64 = 64;
 
@@ -294,7 +294,7 @@ impl Bench {
         self.make(part)?;
         let row = Row { name: part.name, unit: part.unit, kernel: self.one(part, false)?, ours: self.one(part, true)? };
         fs::remove_dir_all(&self.data).map_err(|e| Failure::new(self.data.display(), e, "remove it by hand"))?;
-        // A program that ends by itself has done all of its work, so both runs must have as many operations.
+        // The load, which has no memory limit, ends when its work is done. So both of its runs must have the same number of operations.
         let is_short = part.memory.is_none() && row.kernel.ops != row.ours.ops;
         let difference = programs::difference(&row.kernel.sums, &row.ours.sums);
         match difference.or(is_short.then(|| format!("{} operations, not {}", row.ours.ops, row.kernel.ops))) {

@@ -50,7 +50,7 @@ impl ObjectOptions {
     }
 
     /// How long a map waits for the store; `None`: for ever. When the deadline has passed, [`Map::read_at`], [`Map::pin`] and [`Map::gather`]
-    /// return an error, and a load raises SIGBUS. Opening an object gives up after it, too, or after 30 s if it is `None`.
+    /// return an error, and a load raises SIGBUS. Opening an object has the same deadline; without one it gives up after 30 s.
     pub fn deadline(&mut self, deadline: Option<Duration>) -> &mut Self {
         self.deadline = deadline;
         self
@@ -122,7 +122,7 @@ impl Object {
         ObjectOptions::new().open(url)
     }
 
-    /// The local copy. Its file is mapped; its version names the object.
+    /// The local copy. A map of the object maps its file. Its version identifies the object.
     pub fn local(&self) -> &Arc<Local> {
         &self.remote.local
     }
@@ -182,13 +182,13 @@ pub struct ObjectStats {
     pub hit: u64,
     /// Bytes that were evicted from the local copy without having been read.
     pub wasted: u64,
-    /// Requests sent to the store, including those sent again and second ones.
+    /// Requests sent to the store, `retries` and `hedges` included.
     pub requests: u64,
     /// Requests that were sent again because the one before had failed.
     pub retries: u64,
     /// Second requests, sent because the first was late.
     pub hedges: u64,
-    /// Units of 256 KiB of the local copy in which other bytes were found than had been put there. They were fetched anew.
+    /// Units (256 KiB) of the local copy whose bytes were no longer those that had been written there. They were fetched anew.
     pub wrong_units: u64,
 }
 
@@ -238,8 +238,8 @@ impl Deref for ObjectMap {
     }
 }
 
-/// Fetches parts of objects for other processes, in this thread, until `stop` is set; [`Asking::ring`] wakes it to look. The processes ask for
-/// an object by its place in `objects`.
+/// Fetches parts of objects for other processes, in this thread, until `stop` is set. The thread notices that within 200 ms, or at once after
+/// [`Asking::ring`]. The processes ask for an object by its index in `objects`.
 ///
 /// # Errors
 /// [`Error::Io`] if the process gets no threads.

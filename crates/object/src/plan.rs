@@ -1,5 +1,5 @@
 //! Which units are fetched beyond those that were asked for: ahead of a program that reads on (*streams*), and around one that reads here and
-//! there (*chunks*). Both grow and shrink by how much of them is used. Everything is counted in units.
+//! there (*chunks*). Both grow and shrink by how much of them is used. Sizes are counted in units of 256 KiB ([`UNIT`]) unless bytes are named.
 
 use fastmap_tier::UNIT;
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     chunk: u64,
     /// The part of the last misses that had a recent miss beside them, 0 to 1.
     near: f64,
-    /// The units that were fetched around misses, in order: later it is counted how many were used.
+    /// The units that were fetched around recent misses. When the list is full, those that were used are counted, and it begins anew.
     around: VecDeque<Range<u64>>,
 }
 
@@ -75,8 +75,8 @@ impl Plan {
         }
     }
 
-    /// Notes that units are missed, and says what to fetch. `largest`: most bytes that are worth fetching at once. `is_awaited`: a thread waits
-    /// for them. `is_used`: whether a unit was read.
+    /// Notes that units are missed, and says which to fetch. `largest`: the largest number of bytes worth fetching at once. `is_awaited`:
+    /// whether a thread waits for the missed units. `is_used`: whether a unit was read.
     pub fn missed(
         &mut self,
         missed: Range<u64>,
@@ -113,8 +113,8 @@ impl Plan {
         Answer { units: fetched, stream: None }
     }
 
-    /// Whether a miss continues an earlier one whose units were used since. Returns the direction (true: forward), and the unit with which the
-    /// walk began.
+    /// Whether a miss continues an earlier one of which a unit was used since. Returns the direction (true: forward) and that unit. The stream
+    /// begins behind it.
     fn walk(&self, missed: &Range<u64>, is_used: &impl Fn(u64) -> bool) -> Option<(bool, u64)> {
         self.recent.iter().rev().take(STEPS).find_map(|Miss { wanted, fetched }| {
             // Units that were fetched around a miss and not used are no step of a walk.
@@ -172,7 +172,7 @@ impl Plan {
             stream.window = (stream.window * 2).min(longest);
         }
         let window = stream.window.min(longest);
-        // In quarters of the window, aligned as stores' blocks are: a few large requests cost a store less than many.
+        // Rounded down to a quarter of the window, so that the object store gets a few large requests. Many small ones would cost it more.
         let piece = (window / PIECES).max(1);
         let wanted = stream.at + window;
         let front = if wanted >= units { units } else { wanted / piece * piece };

@@ -1,25 +1,30 @@
 //! A local copy's two files, and the words in them that processes share.
 //!
 //! The data file is sparse and has the object's length. The index file has three parts: a header ([`Head`]); for each unit of 256 KiB its state,
-//! its last use, and which of its pages were read ([`Unit`]); and for each page of 4 KiB a checksum (crc32c). The states of a unit:
+//! its last use, and which of its pages were read ([`Unit`]); and for each page of 4 KiB a checksum (crc32c). A unit's state changes so:
 //!
 //! ```text
-//!         put                  put                evict
-//! Absent -----> Filling ---------------> Present -------> Evicting ----> Absent
-//!                  |   (failed)             | (wrong)         ^
-//!                  +---------> Stale <------+                 |
-//!            put: Filling <------+----------------------------+
+//! Absent, Stale  -> Filling     a write of the unit begins (`Local::put`)
+//! Filling        -> Present     its bytes and checksums are written
+//! Filling        -> Stale       the write has failed
+//! Present        -> Stale       a page's checksum does not fit
+//! Present, Stale -> Evicting    the unit is evicted
+//! Evicting       -> Absent      its disk blocks are freed
+//! Evicting       -> Stale       they could not be freed
 //! ```
 //!
-//! * **Absent**: the unit has no bytes on disk, and is not counted.
-//! * **Filling**: the holder of the unit's lock writes it. If nobody holds the lock, the writer was killed.
+//! * **Absent**: the unit has no bytes on disk, and is not counted. It is Evicting for a moment while its part of the index is freed.
+//! * **Filling**: the holder of the unit's lock writes it. If nobody holds the lock, the writer was killed. Then the unit can be filled anew or
+//!   evicted.
 //! * **Present**: its bytes are there. A page whose checksum does not fit is not used: after a power failure the state, the checksum or the
-//!   bytes may be older than the others. A version's bytes never change, so a checksum that is there is right, whenever it was written.
+//!   bytes may be older than the others. An old checksum does no harm, since the bytes of one version never change.
 //! * **Stale**: it takes room on disk, but is of no use.
-//! * **Evicting**: the holder of the folder's lock frees its blocks. If nobody holds the lock, the holder was killed.
+//! * **Evicting**: the holder of the folder's lock frees its blocks. If nobody holds the lock, the holder was killed. Then the next write of the
+//!   unit, or the next count of the folder, finishes the eviction.
 //!
-//! All but Absent count as room taken. The rest of the word is a count, which each change of the state changes. So a compare-and-swap fails if
-//! the state has changed since it was read, even if it has changed back. An unknown state is taken for Stale.
+//! All states but Absent count as room taken. A unit's state is the low three bits of its state word ([`Unit::word`]). The other bits are a
+//! counter, which each change of the state increments. So a compare-and-swap fails if the state has changed since it was read, even if it has
+//! changed back. An unknown state is taken for Stale.
 
 use crate::sys::{self, Mapping, PAGE, Shared};
 use crate::{UNIT, Version};
@@ -42,7 +47,7 @@ pub const PROTECTED: u32 = 1 << 31;
 
 /// The first bytes of an index: they name the format and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"FMTIER01");
-/// Offset in the index, bytes: here stands which version of an object the copy is of.
+/// Byte offset, in the index, of the description of the version that is copied.
 const META: u64 = 64;
 pub const PAGES: u64 = UNIT / PAGE;
 
@@ -60,7 +65,7 @@ pub fn next(word: u32, state: u32) -> u32 {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Unit {
-    /// State and count; waiting threads sleep on this word.
+    /// State and counter of changes. Waiting threads sleep on this word.
     pub word: AtomicU32,
     /// When it was last read or filled, by the folder's clock; and [`PROTECTED`].
     pub used: AtomicU32,
@@ -79,7 +84,8 @@ impl Unit {
     }
 }
 
-/// The header of the index file. The fields before `superseded` make the file this object's index, and are written once.
+/// The header of the index file. The fields before `superseded` say that the file is an index, and describe the bytes that name the version.
+/// They are written once.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Head {
@@ -170,7 +176,7 @@ impl Object {
         Ok(Object { version, data, index, writing: Mutex::new(()), map, layout })
     }
 
-    /// Makes an empty copy of files that nobody uses.
+    /// Turns two files that nobody uses into an empty local copy of `version`.
     pub fn create(data: File, index: File, version: &Version) -> io::Result<Object> {
         data.set_len(0)?;
         data.set_len(version.len)?;
@@ -232,7 +238,7 @@ impl Object {
         Ok(self.data.metadata()?.blocks() * 512)
     }
 
-    /// Calls `f` with every unit that was ever used, and some others beside them. Holes of the index are skipped.
+    /// Calls `f` with every unit that is not Absent, and with some that are. Holes of the index are skipped: their units are Absent.
     pub fn each(&self, mut f: impl FnMut(u64, &Unit)) {
         let Layout { units, units_at, crcs_at, .. } = self.layout;
         let size = size_of::<Unit>() as u64;
@@ -299,13 +305,14 @@ impl Object {
         self.sharing(unit, PAGE / (PAGES * 4))
     }
 
-    /// Frees the pages of the index with the checksums of some units. None of these units is there, and none comes meanwhile.
+    /// Frees the pages of the index with the checksums of some units. The caller keeps all these units, which have no bytes, from being filled
+    /// meanwhile.
     pub fn punch_crcs(&self, units: &Range<u64>) -> bool {
         let [start, end] = [units.start, units.end].map(|unit| self.layout.crcs_at + unit * PAGES * 4);
         sys::punch(&self.index, start..end.next_multiple_of(PAGE)).is_ok()
     }
 
-    /// Frees the page of the index with the states of some units, which are Absent then.
+    /// Frees the page of the index with the states of some units. They are Absent afterwards, since a hole reads as zeros.
     pub fn punch_states(&self, units: &Range<u64>) -> bool {
         let at = self.layout.units_at + units.start * size_of::<Unit>() as u64;
         sys::punch(&self.index, at..at + PAGE).is_ok()

@@ -24,7 +24,8 @@ pub enum Error {
         /// The word that is there.
         found: u64,
     },
-    /// A page holds a generation that no store of this run has left there: a store was lost, or an old page was seen.
+    /// A page does not hold the generation that this run stored last to it. Or this run has stored none to it, and the page's generation is
+    /// above all earlier ones. A store was lost, or an old page was seen.
     #[error(
         "page {page} at offset {offset}: holds generation {found:#x} where {expected} belongs: a store was lost; \
          remove the file and run again to tell the file from the engine"
@@ -64,7 +65,7 @@ pub enum Error {
         /// Bytes that the file system had left.
         free: u64,
     },
-    /// An existing file that this benchmark did not write.
+    /// The file does not hold a benchmark's pages, or holds them where a hole must be.
     #[error("{thing}: holds something other than a benchmark's pages: name a new file, or remove this one yourself")]
     Foreign {
         /// The file, by the user's name for it.

@@ -3,9 +3,9 @@
 //! Most of them are a few dozen lines around a library that maps files (LMDB, SQLite, RocksDB, numpy). Their sources are in the folder
 //! `programs`, and `program.h` there describes their arguments and their output. They are compiled or written out when they are needed.
 //!
-//! A run is a process of its own, started by the worker and in the worker's memory cgroup. It works for a time cold, then until it is warm,
-//! and then for the same time warm. Its answer is a list of sums, one for each batch of operations. So runs of different lengths can be
-//! compared as far as both came.
+//! A run is a process of its own, started by the worker and in the worker's memory cgroup. It begins with its data cold, and works for a set
+//! time: the cold window. Then it works until it is warm, and then for the set time again: the warm window. Its answer is a list of sums, one
+//! for each batch of operations. So runs of different lengths can be compared as far as both came.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -88,8 +88,8 @@ pub struct Order {
 pub struct WarmUp {
     /// The least time, seconds.
     pub seconds: f64,
-    /// The least number of bytes that the program must have read since its start: the memory for the data. None: there is memory for all of
-    /// the data, and the bench reads them into the page cache.
+    /// The program must have read at least this many bytes since its start. It is the size of the memory for the data, which then was filled
+    /// once. None: there is memory for all of the data, and the bench reads them into the page cache.
     pub bytes: Option<u64>,
 }
 
@@ -110,7 +110,8 @@ pub struct Ran {
     pub readings: [Reading; 2],
     /// A sum for each batch of operations, of the data that it read.
     pub sums: Vec<String>,
-    /// Seconds between the two windows. Behind it, the bytes that the program had read by then. None: the windows were in two processes.
+    /// First the seconds between the two windows, then the bytes that the program had read by the end of that time. None: the windows were in
+    /// two processes.
     pub warmed: (f64, Option<u64>),
 }
 
@@ -123,7 +124,8 @@ pub fn run(order: &Order, meter: &Meter) -> Result<Ran> {
     if let Tool::Ours(_) = order.tool {
         return once(order, meter, true);
     }
-    // fio warms up by itself. The life of ripgrep is a single search.
+    // These have a second process for the warm window. One run of fio is enough, since it warms up by itself. A run of ripgrep is a single
+    // search, so it is repeated until the time for the warm-up is over. The last run counts.
     let first = once(order, meter, false)?;
     let began = Instant::now();
     warm_page_cache(order)?;
@@ -148,8 +150,8 @@ fn warm_page_cache(order: &Order) -> Result<()> {
     if order.warm_up.bytes.is_none() { read_all(&order.data) } else { Ok(()) }
 }
 
-/// Waits until the program has worked long enough to be warm. Returns how long that took, and the bytes that its process group, which is
-/// this one's, has read.
+/// Waits until the program has worked long enough to be warm. Returns how long that took, and the bytes read so far by the other processes of
+/// this process's group: the program's.
 fn warm_up(order: &Order) -> Result<(f64, Option<u64>)> {
     let began = Instant::now();
     warm_page_cache(order)?;
@@ -172,7 +174,7 @@ fn read_so_far() -> u64 {
     others.filter_map(|process| Some(process.io().ok()?.read_bytes)).sum()
 }
 
-/// Reads every byte of the data by read(2). The page cache of them is charged to this process's memory cgroup.
+/// Reads every byte of the data by read(2). Their page cache is charged to this process's memory cgroup.
 fn read_all(data: &Path) -> Result<()> {
     let failed = |source| Error::Io {
         thing: data.display().to_string(),
@@ -188,14 +190,15 @@ fn read_all(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The command of a run, in the order's way.
+/// The command that runs the program as `order.way` says.
 fn command(order: &Order, warm: bool) -> Command {
     let own: Vec<OsString> = order.tool.run(&order.data, order.seconds, warm.then_some(order.warm_up));
     let mut command = if order.way.is_fastmap() {
         let mut command = Command::new(&order.fastmap);
         command.arg("run").arg("--stats").arg(&order.stats);
         if order.way == Way::FastmapSized {
-            // The run has a memory limit of its own, as a cgroup, so stores are allowed.
+            // In a memory cgroup `fastmap run` leaves writable maps to the kernel, since stores could be lost if memory runs out. The data are
+            // not kept after the run, so it takes that risk.
             command.arg("--risk-stores").arg("--cache").arg(order.cache.to_string());
         }
         command.arg("--").args(&own);
@@ -271,12 +274,12 @@ fn once(order: &Order, meter: &Meter, warm: bool) -> Result<Ran> {
     Ok(Ran { readings: [cold, warm], sums, warmed })
 }
 
-/// The reading with the program's processor time. It has no page faults, since those that were counted are the worker's.
+/// The reading with the program's processor time, and without page faults: those that were counted are the worker's.
 fn of_window(reading: Reading, before: (f64, f64), after: (f64, f64)) -> Reading {
     Reading { user_s: after.0 - before.0, system_s: after.1 - before.1, faults: 0, major_faults: 0, ..reading }
 }
 
-/// User and system time of a process and all its threads so far, in ticks of 10 ms.
+/// User and system time of a process and all its threads so far, seconds. The kernel counts them in ticks, usually of 10 ms.
 fn cpu(child: &Child) -> (f64, f64) {
     let tick = procfs::ticks_per_second() as f64;
     let stat = Process::new(child.id() as i32).and_then(|process| process.stat());
@@ -324,7 +327,8 @@ pub fn difference(first: &[String], other: &[String]) -> Option<String> {
 ///
 /// # Errors
 ///
-/// The command's last message if it fails, or `interrupted` if `go_on` returns false.
+/// If the command fails: its status, and the first line of its messages with the word "error", else the last line. `interrupted` if `go_on`
+/// returns false.
 pub fn wait_for(command: &mut Command, go_on: impl Fn() -> bool) -> std::result::Result<(), String> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;

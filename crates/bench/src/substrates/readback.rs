@@ -1,4 +1,4 @@
-//! The read-back after a load that wrote: reads every byte of the file from the device, and checks it.
+//! The read-back after a run that stored to the file: reads every byte of the file from the device, and checks it.
 
 use std::fs::File;
 use std::io;

@@ -71,7 +71,7 @@ pub enum Engine {
     MmapWillneed,
     /// Kernel mmap that is told its next pages: posix_fadvise(2) on the file, with a call for each run of neighbours.
     MmapFadvise,
-    /// As with `MADV_WILLNEED`. In addition the pages that come at once are mapped in advance: `MADV_POPULATE_READ`, or for stores
+    /// As with `MADV_WILLNEED`. In addition the pages that are touched next are mapped in advance: `MADV_POPULATE_READ`, or for stores
     /// `MADV_POPULATE_WRITE`. A file that fits into memory is populated whole before it is touched.
     MmapPopulate,
     /// Kernel mmap with the advice that suits the work.
@@ -88,7 +88,7 @@ pub enum Engine {
     FastmapPrefetch,
     /// The engine of this project, with the advice that suits the work.
     FastmapAdvised,
-    /// The engine of this project, under the AR protocol.
+    /// The engine of this project. Stores to absent pages do not wait for the read, by AR-MMAP's protocol ([`fastmap::MapOptions::async_read`]).
     FastmapAr,
     /// The engine of this project. It keeps stores to absent pages until the pages are there.
     FastmapStores,
@@ -135,7 +135,7 @@ impl Engine {
         Engine::Direct,
     ];
 
-    /// The engines that reach a file page by page, and are not told their next pages.
+    /// The engines of [`Engine::PAGED`] that are not told their next pages, without [`Engine::Steered`].
     pub const PLAIN: &'static [Engine] = &[
         Engine::Mmap,
         Engine::MmapRandom,
@@ -149,7 +149,7 @@ impl Engine {
     /// The engines that can serve a heap, or a program that is unchanged.
     pub const PROGRAMS: &'static [Engine] = &[Engine::Mmap, Engine::MmapRandom, Engine::Fastmap];
 
-    /// Whether this is kernel mmap, with any advice.
+    /// Whether this is kernel mmap by itself, with or without advice from the bench. [`Engine::Steered`] is not.
     pub fn is_mmap(self) -> bool {
         self <= Engine::Persist
     }
@@ -229,7 +229,8 @@ pub struct Spec {
     pub memory: Option<u64>,
     /// Length of the measurement, seconds. The warm-up takes four times as long at most, or 2 s if that is longer. `fill` ignores it.
     pub seconds: f64,
-    /// The number of this write run in the life of the file, as page 0 holds it (see [`crate::substrates::stamp`]).
+    /// How many runs have written to the file, this one included, as page 0 holds it (see [`crate::substrates::stamp`]). Unused in a run that
+    /// only reads.
     pub epoch: u32,
     /// Whether the run is measured from its start, without a warm-up.
     pub cold: bool,
@@ -246,7 +247,7 @@ impl Spec {
     /// * In general twice the memory: it is full then, and everything in it has been replaced once. The rates are then steady.
     /// * For a loop not much larger than memory, four times the memory. The pages that are kept show only after some rounds.
     /// * For a file that fits into memory, nearly all of it, since random pages never reach all of it.
-    /// * None for `fill`, which measures everything. None past the page cache, where no page is kept.
+    /// * Nothing for `fill` and for cold runs, which are measured from their start, and for the engine `direct`, which keeps no page.
     pub fn warmup_bytes(&self) -> u64 {
         let bytes = self.pages * PAGE as u64;
         match self.pattern {

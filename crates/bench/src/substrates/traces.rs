@@ -10,7 +10,7 @@ use crate::substrates::Zipf;
 use crate::substrates::pattern::Scatter;
 use crate::substrates::spec::names;
 
-/// A sequence of touches. Its sizes are in units of memory, which is the number of pages that fit into memory.
+/// A sequence of touches. Its sizes are multiples of memory's size, which is the number of pages that fit into memory.
 ///
 /// All traces are scattered over the file, also scans and loops. So neither the kernel's readahead nor the engine's hides the effect of
 /// replacement.
@@ -27,8 +27,8 @@ pub enum Trace {
     ScanMixed,
     /// The same pages one after the other, again and again. There are a tenth more of them than fit into memory.
     Loop,
-    /// Nine of ten touches go to a window of half of memory. It moves on by its size whenever [`SHIFT`] times memory were touched. The
-    /// tenth touch goes to any page.
+    /// Nine of ten touches go to a window of half of memory, the tenth to any page. The window moves on by its own size each time that
+    /// [`SHIFT`] times as many touches were made as pages fit into memory.
     Shifting,
 }
 
@@ -43,7 +43,7 @@ impl Trace {
         [Trace::Zipf06, Trace::Zipf099, Trace::Zipf12, Trace::ScanMixed, Trace::Loop, Trace::Shifting];
 }
 
-/// Touches between two moves of the window of [`Trace::Shifting`], in units of memory.
+/// Touches between two moves of the window of [`Trace::Shifting`], for each page that fits into memory.
 pub const SHIFT: u64 = 8;
 
 /// The touches of a trace. They never end.

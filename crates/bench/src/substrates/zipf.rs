@@ -1,15 +1,15 @@
 //! Zipf-distributed ranks. They are exact, and cheap enough not to hide the cost of the operation that is measured.
 //!
 //! `rand_distr::Zipf` takes 149 ns a sample on the machine of `docs/log/measurements.md` (two `powf` and a logarithm). That is as much as a
-//! hundred page hits. Here ranks are in buckets that are about 1/64 of their rank wide. First a bucket is drawn from an alias table. Then a
-//! rank is drawn uniformly within it, and accepted with the ratio of its weight to the bucket's heaviest weight. That ratio is above 0.98
-//! everywhere, so its `powf` is computed for one sample in fifty or fewer.
+//! hundred page hits. Here ranks are grouped: a bucket that begins at rank r is about r/64 ranks wide. First a bucket is drawn from an alias
+//! table. Then a rank is drawn uniformly within it, and accepted with the ratio of its weight to the bucket's heaviest weight. For a theta up
+//! to 1.2 that ratio is above 0.98, so at most one draw in fifty computes a `powf`.
 
 use rand::{Rng, RngExt};
 use rand_distr::Distribution;
 use rand_distr::weighted::WeightedAliasIndex;
 
-/// The ranks of a bucket grow as rank / SPLIT. The acceptance ratio of a bucket is about 1 - theta / SPLIT.
+/// A bucket that begins at `rank` has rank / SPLIT ranks, at least one. Its least acceptance ratio is about 1 - theta / SPLIT.
 const SPLIT: u64 = 64;
 
 /// Below this rank weights are summed one by one. Above it, by the Euler-Maclaurin formula, whose relative error is below 1e-12 there.
@@ -35,7 +35,7 @@ impl Zipf {
     ///
     /// # Panics
     ///
-    /// `n` is zero, or `theta` is not a positive number other than 1.
+    /// `n` is zero, or `theta` is zero, negative or 1.
     pub fn new(n: u64, theta: f64) -> Zipf {
         assert!(n > 0 && theta > 0.0 && theta != 1.0);
         let mut buckets = Vec::new();
@@ -75,7 +75,7 @@ fn weight_between(low: u64, high: u64, theta: f64) -> f64 {
         return (low..=high).map(|r| (r as f64).powf(-theta)).sum();
     }
     let (a, b) = (low as f64, high as f64);
-    // b^(1-theta) - a^(1-theta), written so that nothing cancels when theta is near 1.
+    // (b / a)^(1-theta) - 1, written so that nothing cancels when theta is near 1.
     let span = ((1.0 - theta) * ((b - a) / a).ln_1p()).exp_m1();
     let integral = a.powf(1.0 - theta) * span / (1.0 - theta);
     let ends = (a.powf(-theta) + b.powf(-theta)) / 2.0;
@@ -99,7 +99,7 @@ mod tests {
             counts[zipf.sample(&mut rng) as usize] += 1;
         }
         let total: f64 = (1..=n).map(|r| (r as f64).powf(-theta)).sum();
-        // Single ranks at the head and whole decades below them: each is within five standard deviations.
+        // Single ranks, and ranges of less frequent ones: each count is within five standard deviations.
         for (from, to) in [(1, 1), (2, 2), (3, 3), (10, 10), (100, 199), (1000, 1999), (5000, 10_000)] {
             let share: f64 = (from..=to).map(|r| (r as f64).powf(-theta)).sum::<f64>() / total;
             let expected = share * draws as f64;

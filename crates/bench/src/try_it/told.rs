@@ -12,12 +12,12 @@ pub const OURS: &str = "fastmap run";
 const LESS: f64 = 0.9;
 const MORE: f64 = 1.1;
 
-/// The figure that is told of a program.
+/// How a program's result is shown: as which figure, in which unit.
 #[derive(Debug, Clone, Copy)]
 pub enum Unit {
-    /// Operations a second, with this unit.
+    /// Operations a second. The string names the unit.
     Each(&'static str),
-    /// Megabytes a second; its operations are bytes.
+    /// Megabytes a second, of a program whose operations are counted in bytes.
     Megabytes,
     /// The time that all of its operations took.
     Seconds,
@@ -51,7 +51,7 @@ impl Unit {
 pub struct Row {
     /// The work of the program, in words.
     pub name: &'static str,
-    /// The figure that is told of it.
+    /// How its result is shown.
     pub unit: Unit,
     /// The run on kernel mmap.
     pub kernel: Heard,

@@ -1,7 +1,8 @@
 //! The steps that `fastmap::coherence` asks for before and after a system call on a file that is in the engine.
 //!
-//! Nothing in this file touches a mapping. While a file's pages are out of reach, signals are blocked, and a thread that
-//! touched such a page would wait for itself. So buffers in mappings are copied before and after (`copy/vectors.rs`).
+//! Nothing in this file touches a mapping. While a call changes a file, its thread has signals blocked, and keeps the
+//! pages that the call changes from all threads. If that thread itself touched one of them, it would wait for itself. So
+//! buffers in mappings are copied before and after (`copy/vectors.rs`).
 
 use super::At;
 use crate::copy::{Unit, Way, exchange, mapped};
@@ -146,7 +147,8 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Whether the engine maps the file writable. Then it also holds a lock on the file.
+    /// Whether the engine maps the file writable. If so, it also holds a lock on one byte of the file, where the file
+    /// system has such locks (`store/one_writer.rs`).
     pub fn may_be_stored_to(&self) -> bool {
         self.file.may_be_stored_to()
     }
@@ -159,8 +161,8 @@ impl Mapped {
         }
     }
 
-    /// Whether a read needs no preparation: no stores have to be written before it, and no write of this program takes its
-    /// place from this descriptor's position.
+    /// Whether a read needs no preparation: there are no stores to write first, and no write can use this descriptor's
+    /// position, which the read may move.
     fn may_read_anywhere(&self) -> bool {
         self.seen.reads_only() && !self.file.may_be_stored_to()
     }
@@ -239,8 +241,8 @@ pub unsafe fn write(
             // SAFETY: the window's entries are ordinary memory, which the call has read.
             unsafe { writing.written(offset as u64, window, written as usize) };
         } else {
-            // SAFETY: the program's own call may have changed the file, even if it failed half-way. The program may do so with
-            // kernel mappings too.
+            // SAFETY: the program's own call may have changed the file, even if it failed half-way. The bytes of kernel
+            // mappings would have changed in the same way, so the program expects it.
             unsafe { writing.done() };
         }
         set_errno(after);
@@ -295,7 +297,8 @@ pub(super) fn changing_file<R: Failure>(file: &MappedFile, span: Span, call: imp
     set_errno(before);
     let result = call();
     let after = errno();
-    // SAFETY: the program's own call changed the file. The program may do so with kernel mappings too.
+    // SAFETY: the program's own call changed the file. The bytes of kernel mappings would have changed in the same way, so
+    // the program expects it.
     unsafe { writing.done() };
     set_errno(after);
     result
@@ -328,7 +331,8 @@ pub fn resizing(fd: c_int, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// The file at a path that a call is about to cut, if the file is in the engine and stays there.
+/// The file at `path`, whose length a call is about to set, if the engine maps it writable. A file that the engine maps
+/// only to be read is converted to kernel mappings here (`by_address::to_be_written`).
 ///
 /// # Safety
 /// `path` is a string in ordinary memory, or null.

@@ -1,11 +1,12 @@
-//! Calls on files: read(2), write(2) and all other calls that change a file.
+//! Calls on files: read(2), write(2) and all other calls that read or change a file.
 //!
 //! Buffers in engine mappings are copied (`copy`). A file that the engine maps is kept coherent (`coherence.rs`): before
 //! a call reads, the stores to its mappings are written to the file; while a call writes, no thread can reach the pages
 //! that it changes.
 //!
-//! Some functions are also called from elsewhere in this library. Each of these is a function of the module, and
-//! `exported!` exports it: the linker would redirect a call of the exported `read` to the C library's (`next`).
+//! Some functions are also called from elsewhere in this library. Each of these is an ordinary function here, and
+//! `exported!` makes an exported wrapper of it, with the C library's name. The library calls the ordinary function: the
+//! linker would redirect a call by the exported name to the C library (`next`).
 //!
 //! This room calls `own`, `next`, `copy`, `objects`, `mappings` and `processes`.
 

@@ -27,7 +27,8 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
         }
         if undisturbed(true, || risks_stores(prot)) {
             match leave_to_kernel(addr, len, Why::AtRisk) {
-                // Objects cannot be stored to, and a range with a hole is converted by the call below.
+                // EOPNOTSUPP: there is an object in the range, which cannot be stored to. ENOMEM: part of the range is not
+                // mapped. Then `by_address::protect` below converts the files in the mapped part, or refuses the call.
                 Ok(()) | Err(libc::EOPNOTSUPP | libc::ENOMEM) => {}
                 error => return result(error),
             }
@@ -67,7 +68,8 @@ pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
     }
 }
 
-/// Pins the engine's pages, as far as its budget for pins allows; the kernel locks what is more.
+/// Pins the engine's pages. Where the budget for pins does not suffice, the file is converted, and the kernel locks its
+/// pages.
 pub(super) fn lock_cached(addr: *const c_void, len: size_t) -> Result<(), c_int> {
     by_address::lock(addr as usize, len, true)
 }
@@ -120,7 +122,8 @@ pub(crate) unsafe fn munlock(addr: *const c_void, len: size_t) -> c_int {
     unsafe { next::munlock(addr, len) }
 }
 
-/// munlockall(2). (mlockall(2) needs nothing: it brings no page into a cached map, and keeps none there.)
+/// munlockall(2). (mlockall(2) is not intercepted. It has no effect on cached maps: it neither brings pages in nor pins
+/// them.)
 ///
 /// # Safety
 /// It has no preconditions; it is unsafe as its namesake in `next`.

@@ -7,12 +7,12 @@ use super::text::{number, number_after, read};
 struct Group {
     limit: String,
     stat: String,
-    /// The names, in `stat`, of memory that is no file's. (The group's use less its files would be less exact: the two are counted at
-    /// different times.)
+    /// The names, in `stat`, of memory that is no file's. (To subtract the files' memory from the group's total use would be less exact: the
+    /// kernel counts the two at different times.)
     others: &'static [&'static str],
 }
 
-/// A limit of this or more is none: version 1 of cgroups has a number for it.
+/// A limit of this or more means no limit: version 1 of cgroups reports a very large number where there is none.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// Reads the limits of one program's group, and of the groups that it lies in.
@@ -74,8 +74,9 @@ pub fn same_group(pid: u32) -> bool {
     group("self").is_some_and(|own| group(&pid.to_string()) == Some(own))
 }
 
-/// The groups that may hold a limit, of version 1 and of version 2: the program's and all above it. A container sees its own group as
-/// the root, and the path may have a name from outside or none. So some of these may not exist.
+/// The groups that may hold a limit, of version 1 and of version 2: the program's and all above it. Inside a container the root of
+/// /sys/fs/cgroup is the container's own group, while the path in /proc may be the one on the host, or just `/`. So some of these groups
+/// may not exist.
 fn groups_of(text: &[u8]) -> Vec<Group> {
     let mut found = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {

@@ -27,7 +27,8 @@ const GAP: u64 = 8;
 const PAUSE: Duration = Duration::from_millis(2);
 /// How often the free memory is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// Pieces to queue for the readers, at least: small ones are read soon.
+/// The queue is filled to at least this many pieces. Small pieces are read fast, and a short queue of them would be empty before the readers
+/// are given more.
 const QUEUE: usize = 64;
 
 /// Reads all of these while `goes_on` returns `true`, in at most seven eighths of the memory that files can have.
@@ -72,7 +73,7 @@ struct Depth {
     now: usize,
     /// When the last trial began, and the bytes brought until then.
     since: (Duration, u64),
-    /// Bytes a second at half as many.
+    /// Bytes a second with half as many requests. `None`: it is not being tried whether `now` pays.
     at_half: Option<f64>,
     rests_until: Duration,
 }
@@ -81,7 +82,7 @@ const LEAST: usize = 2;
 const MOST: usize = 64;
 /// How long each depth is tried.
 const TRIAL: Duration = Duration::from_millis(60);
-/// Twice as many requests pay if they bring more than so many times the bytes a second.
+/// A doubled number of requests pays if it multiplies the bytes a second by more than this.
 const PAYS: f64 = 1.25;
 /// How long a depth that was found to pay is kept.
 const REST: Duration = Duration::from_secs(2);

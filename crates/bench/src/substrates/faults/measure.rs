@@ -1,5 +1,5 @@
-//! The measuring loop. First many threads fill memory, if it is to be full. Then each thread touches pages of its own, each page once a
-//! round.
+//! The measuring loop. If memory is to be full, [`WARMERS`] threads fill it first. Then the threads that are measured touch pages. Each of
+//! them has pages of its own, and touches each page once a round.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
@@ -92,8 +92,8 @@ impl Load for Measure<'_> {
             let spawn =
                 |thread| named().spawn_scoped(scope, move || drive(thread)).expect("the system has a thread to give");
             let spawned: Vec<_> = (0..threads).map(spawn).collect();
-            // Counters are read while every thread stands still. Otherwise they would run ahead of this thread if it had to wait for a
-            // processor.
+            // Counters are read while every thread stands still. Otherwise the threads could already work, and change the counters, while this
+            // thread waits for a processor.
             window.barrier.wait();
             let stats = cached.map(Cached::stats);
             let open = self.meter.start(&spec.path);
@@ -139,7 +139,7 @@ impl Load for Measure<'_> {
 }
 
 impl Measure<'_> {
-    /// Touches the first `count` pages of the order, with [`WARMERS`] threads. Returns false if that took too long.
+    /// Touches the first `count` pages in the order of `scatter`, with [`WARMERS`] threads. Returns false if that took too long.
     fn warm_up<A: Access>(&self, access: &A, scatter: &Scatter, count: u64) -> Result<bool> {
         let (next, deadline) = (AtomicU64::new(0), Instant::now() + self.seconds().mul_f64(LONGEST_WARMUP));
         let warm = || -> Result<bool> {
@@ -166,8 +166,8 @@ impl Measure<'_> {
         })
     }
 
-    /// The part of `thread`, one of `threads` threads. It touches its own pages in the order, beginning at place `first`. It ends when time
-    /// is up or, if the data fit, when each of its pages was touched once.
+    /// The part of `thread`, one of `threads` threads. It touches its own pages in the order of `scatter`, round and round, and begins with its
+    /// page number `first`. It ends when time is up or, if the data fit, when each of its pages was touched once.
     fn drive<A: Access>(
         &self,
         access: &A,

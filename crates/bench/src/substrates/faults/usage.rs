@@ -1,4 +1,4 @@
-//! The time of threads and processors, as the kernel counts it for every process.
+//! How threads spent their time: running, waiting for a processor, or waiting for anything else.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A cache of pages over `pread` with O_DIRECT, as programs have it that want a memory limit of their own and no map. The crate quick_cache
-//! decides which pages stay. If several threads want a page at once, it is read once. An update is written through.
+//! A cache of pages over `pread` with O_DIRECT. Programs that want a memory limit of their own, and no map, have such a cache. The crate
+//! quick_cache decides which pages stay. If several threads want a page at once, it is read once. An update is written through.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,11 +13,11 @@ use crate::substrates::engine::Access;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{Error, PAGE, Result, Spec, stamp};
 
-/// Frames that are made at once, 2 MiB. They are page-aligned. An allocator would leave holes between aligned pages.
+/// Pages of memory that are allocated at once, 2 MiB. They are page-aligned. An allocator would leave holes between aligned pages.
 const SLAB: usize = 512;
 
-/// Bytes that the cache takes for each page beside the page itself, as measured: its entry, keys that it remembers, and the count and
-/// pointer of the frame.
+/// Bytes that the cache takes for each page beside the page itself, as measured: the page's entry, its share of the keys of evicted pages
+/// that quick_cache remembers, and the frame's `Arc` (reference counts and pointers).
 const BESIDE: usize = 200;
 
 /// The pool: a cache over a file.
@@ -60,8 +60,8 @@ impl Pool {
         })
     }
 
-    /// Changes a copy of the page, writes it to the file, and puts it into the cache. Only the page's owner calls this, so no other change
-    /// comes between.
+    /// Changes a copy of the page, writes it to the file, and puts it into the cache. Each page is written by one thread only, so no other
+    /// change comes between.
     fn update(&self, page: u64, change: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         let mut frame = self.frame()?;
         frame.bytes_mut().copy_from_slice(self.get(page)?.bytes());
@@ -112,7 +112,7 @@ impl Access for Pool {
     }
 }
 
-/// The memory of all frames, and the frames without a page.
+/// All slabs, and their rooms that no frame has.
 #[derive(Default)]
 struct Frames {
     free: Mutex<Vec<Room>>,
