@@ -159,7 +159,7 @@ pub struct RunArgs {
     /// all other files and the heap, with a warning) [default: auto]
     #[arg(long, value_name = "auto|always|never", help_heading = CACHED)]
     pub direct: Option<Direct>,
-    /// What msync(2) of a file that is in memory does: auto (on DAX, it writes cache lines to memory; on tmpfs and hugetlbfs, it does
+    /// How msync(2) works on a file in memory: auto (on DAX, it writes cache lines to memory; on tmpfs and hugetlbfs, it does
     /// nothing) or cache-lines (it writes them everywhere: for memory that is persistent, or stands in for it) [default: auto]
     #[arg(long, value_name = "auto|cache-lines", help_heading = CACHED)]
     pub persist: Option<Persist>,

@@ -86,8 +86,9 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
     let _ = write!(line, "fastmap: {what}");
     line.0[line.1] = b'\n';
     // SAFETY: the call reads the line's bytes only. It may fail, since standard error may be closed.
-    let _ =
-        unsafe { kernel::call(libc::SYS_write, [libc::STDERR_FILENO as usize, line.0.as_ptr().addr(), line.1 + 1]) };
+    let _ = unsafe {
+        kernel::call(libc::SYS_write, [libc::STDERR_FILENO as usize, line.0.as_ptr().expose_provenance(), line.1 + 1])
+    };
 }
 
 /// The dynamic linker calls this function when it loads the library.

@@ -30,7 +30,7 @@ fn joined(source: &str, globs: impl Iterator<Item = String>) -> Result<OsString,
     Ok(all.join(":").into())
 }
 
-/// What a glob with `{one,other}` stands for: a glob for each choice.
+/// Expands `{one,other}` in a glob: returns a glob for each choice.
 fn expanded(source: &str, glob: &str) -> Result<Vec<String>, Failure> {
     /// Each file that is mapped is matched against all of them.
     const MOST: usize = 256;

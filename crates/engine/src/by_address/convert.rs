@@ -199,16 +199,7 @@ pub fn alone(addr: usize, len: usize) -> Option<Made> {
 
 /// The file behind a descriptor, if it is of a kind that the engine maps; `None` in a child.
 fn identity(fd: BorrowedFd<'_>) -> Option<file::Identity> {
-    if fork::is_child() {
-        return None;
-    }
-    // SAFETY: fstat(2) fills the zeroed structure.
-    let stat = unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        // By number: C libraries before 2.33 have no function of this name.
-        (libc::syscall(libc::SYS_fstat, fd.as_raw_fd(), &mut stat) == 0).then_some(stat)?
-    };
-    file::Identity::of(&stat)
+    if fork::is_child() { None } else { file::Identity::of_descriptor(fd.as_raw_fd()) }
 }
 
 /// Forgets the kernel mappings that are recorded in a range. To be called after a mmap(2) with MAP_FIXED that has replaced them.

@@ -246,20 +246,17 @@ fn share(identity: Identity, why: Why) -> Result<(), i32> {
 /// [`before_fork`] came before, in the thread that this child is made of.
 pub unsafe fn in_child() {
     engine_fd::in_child();
-    if FORKING.try_lock().is_ok_and(|forking| forking.is_none()) {
+    let Some(forking) = FORKING.try_lock().ok().and_then(|mut forking| forking.take()) else {
         // A child's child: the parent did nothing before.
         return children::in_grandchild();
-    }
-    // Signals stay blocked until the end of this function.
-    let forking = FORKING.lock().unwrap_or_else(|poison| poison.into_inner()).take();
-    let engine_ran = forking.as_ref().is_some_and(|forking| forking.engine_runs);
-    // SAFETY: the caller says that this is the child of the thread that froze it.
-    unsafe { own::thaw(engine_ran) };
-    if !engine_ran {
+    };
+    // SAFETY: the caller says that this is the child of the thread that froze it. Signals stay blocked until `forking` goes.
+    unsafe { own::thaw(forking.engine_runs) };
+    if !forking.engine_runs {
         own::disown_in_child();
     }
     // It may have begun to run after the table was frozen.
-    if engine_ran || fork::is_child() {
+    if forking.engine_runs || fork::is_child() {
         // Regions and locks are the parent's: never dropped here.
         MAPS.with(|table| {
             std::mem::forget(std::mem::take(table));
@@ -267,7 +264,6 @@ pub unsafe fn in_child() {
         });
         children::in_child();
     }
-    drop(forking);
 }
 
 /// In a child made by fork(2): converts its parent's maps to kernel mappings now, in both processes, and not when they are touched. Called

@@ -172,7 +172,7 @@ mod tests {
 
     const PAGES: usize = 24;
 
-    /// What lies at a page: the files that are mapped there, the lowest first.
+    /// The files that are mapped at a page, the lowest layer first.
     type Layers = Vec<Identity>;
 
     /// A shadow: the layers of each page, and the mappings that are whole and unchanged.

@@ -76,7 +76,7 @@ impl Piece {
     }
 }
 
-/// What lies at which addresses, and of which files: the maps made by address, and the kernel mappings that have to agree with them. Kernel
+/// The table says which addresses are of which files. It has the maps made by address, and the kernel mappings that have to agree with them. Kernel
 /// mappings lie in layers where the maps did that were converted. Direct mappings are kernel mappings here; their flushes find them in
 /// `direct/table.rs`.
 #[derive(Debug, Default)]

@@ -244,13 +244,7 @@ fn parent_lives() -> bool {
 }
 
 fn map(part: &InheritedPart) {
-    let is_it = |fd: RawFd| {
-        // SAFETY: the descriptor is only looked at; a zeroed structure.
-        unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            libc::syscall(libc::SYS_fstat, fd, &mut stat) == 0 && Identity::of(&stat) == Some(part.identity)
-        }
-    };
+    let is_it = |fd: RawFd| Identity::of_descriptor(fd) == Some(part.identity);
     let flags = part.kind | libc::MAP_FIXED;
     let map = |fd| {
         // SAFETY: this child's own, and what raises SIGBUS is there.

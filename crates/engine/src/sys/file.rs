@@ -6,7 +6,7 @@ use super::{PAGE, errno, memory, proc_files, record_locks};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,6 +69,17 @@ impl Identity {
             libc::S_IFBLK => Some(Identity { device: u64::MAX, inode: stat.st_rdev }),
             _ => None,
         }
+    }
+
+    /// That of the file behind a descriptor, by a bare fstat(2): C libraries before 2.33 have no function of this name. `None`: the descriptor is
+    /// not open, or its file is of no kind that is mapped. Async-signal-safe.
+    pub fn of_descriptor(fd: RawFd) -> Option<Self> {
+        // SAFETY: the kernel fills the zeroed structure.
+        let stat = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            (libc::syscall(libc::SYS_fstat, fd, &mut stat) == 0).then_some(stat)?
+        };
+        Self::of(&stat)
     }
 
     /// Turns it into two numbers.

@@ -110,7 +110,7 @@ fn is_own(thread: i32) -> bool {
     THREADS.iter().any(|one| one.load(Ordering::Acquire) == thread)
 }
 
-/// Has the engine's threads give up each capability that no thread of the program has any more. Called after the calling thread has given up
+/// Makes the engine's threads give up each capability that no thread of the program has any more. Called after the calling thread has given up
 /// capabilities. Waits until the engine's threads have done so, but only for a second: a thread that does not answer by then may still have them.
 pub fn follow() {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

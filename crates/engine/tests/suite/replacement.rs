@@ -1,4 +1,4 @@
-//! What the cache keeps: hit ratios of small traces, told by the counters. Each is compared with two policies that are computed here from the
+//! Hit ratios of small traces, told by the counters. Each ratio is compared with two policies that are computed here from the
 //! trace alone: first in, first out, and the best there can be (Belady: evict the page whose next touch is farthest).
 
 use crate::common::*;
@@ -48,7 +48,7 @@ fn at_best(trace: &[usize]) -> usize {
     for (time, &page) in trace.iter().enumerate().rev() {
         next[time] = later.insert(page, time).unwrap_or(usize::MAX - page);
     }
-    // What is there, by the time of its next touch. A page that is never touched again has a time of its own.
+    // The pages in memory, by the time of their next touch. A page that is never touched again has a time of its own.
     let (mut there, mut hits) = (BTreeSet::new(), 0);
     for (time, next) in next.into_iter().enumerate() {
         if there.remove(&time) {
@@ -123,7 +123,7 @@ fn of_a_loop_larger_than_the_cache_what_fits_is_kept() {
     }
 }
 
-/// What was kept of the first makes room.
+/// The part that was kept of the first loop makes room.
 #[test]
 fn another_loop_is_kept_after_it() {
     let Some((_folder, cache, map)) = world() else { return };

@@ -161,8 +161,9 @@ unsafe fn within(
         let (Some((local, there)), Some((place, len))) = parts else { break };
         let len = len.min(there).min(PINNED);
         let entry = |iov_base, iov_len| iovec { iov_base, iov_len };
-        let (moved, len) =
-            reaching(place.addr(), len, way == Way::Out, |len| call(&entry(local, len), &entry(place, len)));
+        let (moved, len) = reaching(place.expose_provenance(), len, way == Way::Out, |len| {
+            call(&entry(local, len), &entry(place, len))
+        });
         if moved < 0 && done == 0 {
             return moved;
         }

@@ -62,7 +62,8 @@ pub(super) fn is_code(fd: c_int) -> bool {
     const KINDS: [u8; 2] = [2, 3]; // ET_EXEC, ET_DYN
     let mut head = [0u8; 17];
     // SAFETY: room for what is read; at an offset, so that the position stays.
-    let read = unsafe { kernel::call(libc::SYS_pread64, [fd as usize, head.as_mut_ptr().addr(), head.len(), 0]) };
+    let read =
+        unsafe { kernel::call(libc::SYS_pread64, [fd as usize, head.as_mut_ptr().expose_provenance(), head.len(), 0]) };
     read == Ok(head.len()) && head.starts_with(b"\x7fELF") && KINDS.contains(&head[16])
 }
 

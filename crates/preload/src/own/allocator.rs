@@ -10,36 +10,18 @@
 //! unmapped.
 
 use super::guard::Guarded;
-use super::{PAGE, owner};
+use super::{PAGE, kernel, owner};
 use dlmalloc::Dlmalloc;
-use libc::c_long;
+use libc::c_int;
 use std::alloc::{GlobalAlloc, Layout};
-use std::arch::asm;
 use std::ptr;
 
 /// dlmalloc's source of memory.
 pub(crate) struct Kernel;
 
-/// Makes a bare system call. It leaves errno alone; on failure it returns the negated error number.
-unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
-    let [a, b, c, d, e, f] = arguments;
-    let result;
-    // SAFETY: the registers follow the convention of system calls. The caller answers for the effect of the call.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack)
-        );
-    }
-    result
-}
-
 /// The address that a call returned; null if the call failed.
-fn address(result: isize) -> *mut u8 {
-    if result < 0 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(result as usize) }
+fn address(result: Result<usize, c_int>) -> *mut u8 {
+    result.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
 
 // SAFETY: `alloc` returns memory of this process, of at least the size that was asked for.
@@ -47,14 +29,14 @@ unsafe impl dlmalloc::Allocator for Kernel {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: the kernel chooses the place, so no existing mapping changes.
-        let at = unsafe { call(libc::SYS_mmap, [0, size, access as usize, kind as usize, usize::MAX, 0]) };
+        let at = unsafe { kernel::call(libc::SYS_mmap, [0, size, access as usize, kind as usize, usize::MAX, 0]) };
         (address(at), size, 0)
     }
 
     fn remap(&self, block: *mut u8, size: usize, new: usize, can_move: bool) -> *mut u8 {
         let flags = if can_move { libc::MREMAP_MAYMOVE } else { 0 };
         // SAFETY: the block is dlmalloc's, which uses only the returned address afterwards.
-        address(unsafe { call(libc::SYS_mremap, [block.addr(), size, new, flags as usize, 0, 0]) })
+        address(unsafe { kernel::call(libc::SYS_mremap, [block.expose_provenance(), size, new, flags as usize]) })
     }
 
     fn free_part(&self, block: *mut u8, size: usize, new: usize) -> bool {
@@ -63,7 +45,7 @@ unsafe impl dlmalloc::Allocator for Kernel {
 
     fn free(&self, block: *mut u8, size: usize) -> bool {
         // SAFETY: dlmalloc gives back a block that this allocator gave it.
-        unsafe { call(libc::SYS_munmap, [block.addr(), size, 0, 0, 0, 0]) == 0 }
+        unsafe { kernel::call(libc::SYS_munmap, [block.expose_provenance(), size]) }.is_ok()
     }
 
     fn can_release_part(&self, _: u32) -> bool {

@@ -28,7 +28,7 @@ pub(crate) const SIGBUS: KernelMask = 1 << (libc::SIGBUS - 1);
 /// Changes this thread's real signal mask, and returns the mask before. The program may be told of a different mask.
 pub(crate) fn real_mask(how: c_int, mask: KernelMask) -> KernelMask {
     let mut before: KernelMask = 0;
-    let masks = [(&raw const mask).addr(), (&raw mut before).addr()];
+    let masks = [(&raw const mask).expose_provenance(), (&raw mut before).expose_provenance()];
     // SAFETY: both masks are this function's, of the size that the kernel is told.
     let _ =
         unsafe { kernel::call(libc::SYS_rt_sigprocmask, [how as usize, masks[0], masks[1], size_of::<KernelMask>()]) };

@@ -7,7 +7,7 @@ use std::arch::asm;
 /// Makes a system call. Returns its result, or its error number. errno stays as it is.
 ///
 /// # Safety
-/// The arguments are as the call wants them.
+/// The arguments are as the call wants them. Pointers among them are exposed (`expose_provenance`), since the kernel uses them.
 #[inline]
 pub(crate) unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Result<usize, c_int> {
     const { assert!(N <= 6) };
@@ -37,7 +37,7 @@ pub(crate) fn facts_of(fd: c_int) -> Option<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the structure if the call succeeds.
     unsafe {
-        call(libc::SYS_fstat, [fd as usize, stat.as_mut_ptr().addr()]).ok()?;
+        call(libc::SYS_fstat, [fd as usize, stat.as_mut_ptr().expose_provenance()]).ok()?;
         Some(stat.assume_init())
     }
 }
@@ -46,7 +46,9 @@ pub(crate) fn facts_of(fd: c_int) -> Option<libc::stat> {
 pub(crate) fn read_link<'a>(link: &[u8], to: &'a mut [u8]) -> &'a [u8] {
     debug_assert_eq!(link.last(), Some(&0));
     // SAFETY: a C string, and the place and length of `to`.
-    let len = unsafe { call(libc::SYS_readlink, [link.as_ptr().addr(), to.as_mut_ptr().addr(), to.len()]) };
+    let len = unsafe {
+        call(libc::SYS_readlink, [link.as_ptr().expose_provenance(), to.as_mut_ptr().expose_provenance(), to.len()])
+    };
     &to[..len.unwrap_or(0)]
 }
 

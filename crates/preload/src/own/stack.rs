@@ -33,7 +33,9 @@ pub(crate) fn note_first() {
     let top = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills this function's structure.
-    let _ = unsafe { kernel::call(libc::SYS_prlimit64, [0, libc::RLIMIT_STACK as usize, 0, (&raw mut limit).addr()]) };
+    let _ = unsafe {
+        kernel::call(libc::SYS_prlimit64, [0, libc::RLIMIT_STACK as usize, 0, (&raw mut limit).expose_provenance()])
+    };
     note(top, usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX));
 }
 
@@ -98,7 +100,7 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
         |free: &AtomicPtr<u8>| free.compare_exchange(null_mut(), stack, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     if !FREE.iter().any(keep) {
         // SAFETY: `made` mapped this stack, and nobody uses it any more.
-        let _ = unsafe { kernel::call(libc::SYS_munmap, [stack.addr(), SIZE]) };
+        let _ = unsafe { kernel::call(libc::SYS_munmap, [stack.expose_provenance(), SIZE]) };
     }
     match job.result {
         Some(result) => result,

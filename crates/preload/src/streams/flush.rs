@@ -60,7 +60,7 @@ unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     }
 }
 
-/// Has the stream of a file in the engine write its buffered bytes. If the stream reads, stores in the file's maps are
+/// Makes the stream of a file in the engine write its buffered bytes. If the stream reads, stores in the file's maps are
 /// written back for its next read.
 unsafe fn finish(stream: *mut FILE) {
     // SAFETY: the caller's stream is open.

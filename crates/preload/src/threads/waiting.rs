@@ -60,7 +60,7 @@ unsafe fn nap(until: Until) -> bool {
         // SAFETY: clock_gettime(2) fills the local time. A bad clock of the caller's leaves it zero.
         unsafe {
             let mut now: timespec = std::mem::zeroed();
-            let _ = kernel::call(libc::SYS_clock_gettime, [clock as usize, (&raw mut now).addr()]);
+            let _ = kernel::call(libc::SYS_clock_gettime, [clock as usize, (&raw mut now).expose_provenance()]);
             (now.tv_sec, now.tv_nsec) >= ((*until).tv_sec, (*until).tv_nsec)
         }
     })
