@@ -17,6 +17,8 @@ pub use table::fm_object_stats;
 use table::{Asked, FOR_EVER, Limit, Opened, Table, Text, VERSION};
 
 const NAME: &str = "libfastmap_object.so";
+/// Where it is installed, in the folder of `libfastmap.so`: each version of that library has its own.
+const INSTALLED: &str = concat!("fastmap/libfastmap_object.so.", env!("CARGO_PKG_VERSION_MAJOR"));
 /// The name of its only symbol, a function without arguments that returns a [`Table`].
 const SYMBOL: &CStr = c"fastmap_object_table";
 
@@ -40,17 +42,17 @@ fn opened() -> MutexGuard<'static, Option<Store>> {
 }
 
 impl Store {
-    /// The library. The first call opens it: beside the library with this code, or else where ld.so(8) looks.
+    /// The library. The first call opens it: beside the library with this code, where it is installed, or else where ld.so(8) looks.
     pub fn find() -> Result<Store, Failure> {
         let mut opened = opened();
         if let Some(store) = *opened {
             return Ok(store);
         }
         let folder = own_folder();
-        let beside = folder.as_ref().map(|folder| folder.join(NAME)).filter(|path| path.exists());
-        let path = beside.unwrap_or_else(|| PathBuf::from(NAME));
+        let places = folder.iter().flat_map(|folder| [folder.join(NAME), folder.join(INSTALLED)]);
+        let path = places.into_iter().find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(NAME));
         let table = open_library(&path).map_err(|why| {
-            let folder = folder.map_or_else(String::new, |folder| format!(" {}, or", folder.display()));
+            let folder = folder.map_or_else(String::new, |folder| format!(" {}, as {INSTALLED}, or", folder.display()));
             let why = format_args!("URLs need {NAME}: {why}: install it in{folder} where ld.so(8) looks");
             Failure::new(libc::ELIBACC, why)
         })?;

@@ -16,6 +16,8 @@ use tempfile::TempDir;
 
 /// What programs that are linked with the library ask for.
 const SONAME: &str = concat!("libfastmap.so.", env!("CARGO_PKG_VERSION_MAJOR"));
+/// The library that fetches objects, in the folder of the other one.
+const OBJECT: &str = concat!("fastmap/libfastmap_object.so.", env!("CARGO_PKG_VERSION_MAJOR"));
 
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1"];
 
@@ -138,30 +140,28 @@ fn this_is_installed_and_nothing_else() {
     let version = env!("CARGO_PKG_VERSION");
     let library = format!("lib/libfastmap.so.{version}");
     let soname = format!("lib/{SONAME}");
+    let object = format!("lib/{OBJECT}");
     let expected = [
         "bin/fastmap",
-        "bin/fastmap-bench",
         "include/fastmap.h",
         "lib/libfastmap.a",
         "lib/libfastmap.so",
         &soname,
         &library,
-        "lib/libfastmap_object.so",
-        "lib/libfastmap_preload.so",
-        "lib/libfastmap_preload_heap.so",
-        "lib/libfastmap_steer.so",
+        &object,
+        "lib/fastmap/libfastmap_preload.so",
+        "lib/fastmap/libfastmap_preload_heap.so",
+        "lib/fastmap/libfastmap_steer.so",
         "lib/pkgconfig/fastmap.pc",
         "share/bash-completion/completions/fastmap",
         "share/fish/vendor_completions.d/fastmap.fish",
         "share/man/man1/fastmap.1",
         "share/man/man1/fastmap-attach.1",
-        "share/man/man1/fastmap-bench.1",
         "share/man/man1/fastmap-cache.1",
         "share/man/man1/fastmap-cache-ls.1",
         "share/man/man1/fastmap-cache-rm.1",
         "share/man/man1/fastmap-cache-verify.1",
         "share/man/man1/fastmap-doctor.1",
-        "share/man/man1/fastmap-report.1",
         "share/man/man1/fastmap-run.1",
         "share/man/man1/fastmap-top.1",
         "share/man/man1/fastmap-warm.1",
@@ -170,15 +170,12 @@ fn this_is_installed_and_nothing_else() {
         "share/man/man1/fastmap-warm-show.1",
         "share/zsh/site-functions/_fastmap",
     ];
-    let of_experiment = |name: &String| name.starts_with("share/man/man1/fastmap-bench-");
     let small = fs::metadata(PREFIX.join("bin/fastmap")).unwrap().len();
     assert!(small < 30 << 20, "stripped, and without what fastmap-bench alone needs: {small} bytes");
-    let steers = fs::metadata(PREFIX.join("lib/libfastmap_steer.so")).unwrap().len();
+    let steers = fs::metadata(PREFIX.join("lib/fastmap/libfastmap_steer.so")).unwrap().len();
     assert!(steers < 1 << 20, "stripped, and without the engine: {steers} bytes");
     let installed = files_below(&PREFIX);
-    assert!(installed.contains("share/man/man1/fastmap-bench-micro.1"), "{installed:?}");
-    let others: BTreeSet<String> = installed.into_iter().filter(|name| !of_experiment(name)).collect();
-    assert_eq!(others, expected.map(String::from).into());
+    assert_eq!(installed, expected.map(String::from).into());
     assert_eq!(fs::read_link(PREFIX.join(&soname)).unwrap(), Path::new(&library[4..]));
     assert_eq!(run(Command::new(PREFIX.join("bin/fastmap")).arg("--version")).trim(), format!("fastmap {version}"));
     // To be packed: below DESTDIR, saying where it will be.
@@ -188,6 +185,13 @@ fn this_is_installed_and_nothing_else() {
     let mut without = files_below(&PREFIX);
     assert!(without.remove("lib/libfastmap.a"));
     assert_eq!(files_below(&packed.path().join("opt/fastmap")), without);
+    // What measures is asked for.
+    run(make().args(["install", "BENCH=1", "PREFIX=/opt/measured", &destination]));
+    let measured = files_below(&packed.path().join("opt/measured"));
+    for name in ["bin/fastmap-bench", "share/man/man1/fastmap-bench-micro.1", "share/man/man1/fastmap-report.1"] {
+        assert!(measured.contains(name), "{name}");
+    }
+    assert!(measured.is_superset(&without));
     let text = fs::read_to_string(packed.path().join("opt/fastmap/lib/pkgconfig/fastmap.pc")).unwrap();
     assert!(text.starts_with("prefix=/opt/fastmap\n") && text.contains(&format!("Version: {version}\n")), "{text}");
     assert!(!text.contains('@'), "{text}");
@@ -211,8 +215,8 @@ fn what_was_installed_is_uninstalled_and_nothing_else() {
         fs::create_dir_all(at(name).parent().unwrap()).unwrap();
         fs::write(at(name), name).unwrap();
     }
-    run(make().args(["install", &destination]));
-    assert!(files_below(folder.path()).len() > 30);
+    run(make().args(["install", "BENCH=1", &destination]));
+    assert!(files_below(folder.path()).len() > 20);
     run(make().args(["uninstall", &destination]));
     assert_eq!(files_below(&folder.path().join("usr/local")), others.map(String::from).into());
     others.iter().for_each(|name| assert_eq!(fs::read_to_string(at(name)).unwrap(), *name));
@@ -386,7 +390,7 @@ fn objects_are_mapped_as_files_are() {
 fn programs_that_map_files_alone_load_no_store() {
     let library = |name: &str| fs::read(PREFIX.join("lib").join(name)).unwrap();
     let has_tls = |library: Vec<u8>| library.windows(6).any(|bytes| bytes == b"rustls");
-    assert!(!has_tls(library("libfastmap.so")) && has_tls(library("libfastmap_object.so")));
+    assert!(!has_tls(library("libfastmap.so")) && has_tls(library(OBJECT)));
     let folder = folder();
     fs::write(folder.path().join("table"), [7; 4096]).unwrap();
     program("cc", "-std=c11", "examples/rows.c", &folder);
@@ -396,7 +400,8 @@ fn programs_that_map_files_alone_load_no_store() {
     let mut rows = timed(&folder.path().join("rows"));
     rows.env("LD_LIBRARY_PATH", &without).arg(format!("file://{}/table", folder.path().display())).args(["100", "1"]);
     let said = String::from_utf8(output(&mut rows).stderr).unwrap();
-    let place = format!("install it in {}, or where ld.so(8) looks", without.canonicalize().unwrap().display());
+    let place =
+        format!("install it in {}, as {OBJECT}, or where ld.so(8) looks", without.canonicalize().unwrap().display());
     for part in ["URLs need libfastmap_object.so", "cannot open shared object file", &place] {
         assert!(said.contains(part), "{said}");
     }

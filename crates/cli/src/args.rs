@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{MapValueParser, PossibleValuesParser, TypedValueParser, ValueParserFactory};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 
 use crate::run::objects::Deadline;
@@ -15,7 +16,8 @@ use crate::size::{Capacity, Size};
 #[derive(Debug, Parser)]
 #[command(name = "fastmap", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "\
-SIZE is a whole number of bytes or of KiB, MiB, GiB, TiB: 4096, 64KiB, 1GiB.
+SIZE is a number of bytes, or of K, M, G or T: 4096, 64KiB, 1.5GiB, 1G, 1GB. Units are powers of 1024, however they are written. A cache's size may \
+also be a share of the memory that this machine, or the memory group (cgroup), has: 50%.
 
 Exit status: 0 success, 1 failure, 2 wrong usage. fastmap run ends with the program's own status, with 126 if the program cannot be executed, and \
 with 127 if it is not found.
@@ -102,7 +104,7 @@ cache.
 each file (engine, kernel, direct, heap), and why
   FASTMAP_PRELOAD         the library to load into the program instead of those below
 
-Files: these lie beside this command, or in ../lib of its directory.
+Files: these lie beside this command, or in ../lib/fastmap of its directory.
   libfastmap_steer.so         loaded into every program
   libfastmap_preload.so       loaded before it with --cache or --object
   libfastmap_preload_heap.so  the same with --heap
@@ -143,7 +145,7 @@ pub struct RunArgs {
     pub heap: Option<OsString>,
     /// How page faults are served: signal (fast; by the thread that faults) or service (slower; by other threads, and also in
     /// system calls that the library does not see) [default: signal]
-    #[arg(long, value_name = "signal|service", help_heading = CACHED)]
+    #[arg(long, value_name = "signal|service", hide_possible_values = true, help_heading = CACHED)]
     pub faults: Option<Faults>,
     /// Buffer stores to pages that are not in memory, so that the program goes on while the pages are read. This is for scattered small
     /// stores to a slow device. Not with --faults service
@@ -157,11 +159,11 @@ pub struct RunArgs {
     pub risk_stores: bool,
     /// Map files that are in memory already (tmpfs, hugetlbfs, DAX) directly: auto, never, or always (nothing is cached; the kernel serves
     /// all other files and the heap, with a warning) [default: auto]
-    #[arg(long, value_name = "auto|always|never", help_heading = CACHED)]
+    #[arg(long, value_name = "auto|always|never", hide_possible_values = true, help_heading = CACHED)]
     pub direct: Option<Direct>,
     /// How msync(2) works on a file in memory: auto (on DAX, it writes cache lines to memory; on tmpfs and hugetlbfs, it does
     /// nothing) or cache-lines (it writes them everywhere: for memory that is persistent, or stands in for it) [default: auto]
-    #[arg(long, value_name = "auto|cache-lines", help_heading = CACHED)]
+    #[arg(long, value_name = "auto|cache-lines", hide_possible_values = true, help_heading = CACHED)]
     pub persist: Option<Persist>,
     /// Undo advice of the program (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
     #[arg(long)]
@@ -201,7 +203,7 @@ pub struct ObjectArgs {
 
 /// Makes enums of settings. A setting is one of several words, the same on the command line and in the environment.
 macro_rules! choices {
-    ($($(#[$doc:meta])* $type:ident, $what:literal: $($variant:ident = $word:literal),*;)*) => { $(
+    ($($(#[$doc:meta])* $type:ident: $($variant:ident = $word:literal),*;)*) => { $(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $type {
@@ -221,10 +223,18 @@ macro_rules! choices {
             type Err = String;
 
             fn from_str(text: &str) -> Result<$type, String> {
-                let all = [$($type::$variant),*];
-                let words = all.map($type::name).join(" or ");
-                let known = all.into_iter().find(|one| one.name() == text);
-                known.ok_or_else(|| format!("\"{text}\" is not a way to {}: give {words}", $what))
+                let known = [$($type::$variant),*].into_iter().find(|one| one.name() == text);
+                known.ok_or_else(|| format!("\"{text}\" is not one of its values: give {}", [$($word),*].join(" or ")))
+            }
+        }
+
+        impl ValueParserFactory for $type {
+            type Parser = MapValueParser<PossibleValuesParser, fn(String) -> $type>;
+
+            /// Completions offer the words.
+            fn value_parser() -> Self::Parser {
+                let parse: fn(String) -> $type = |word| word.parse().expect("one of its words");
+                PossibleValuesParser::new([$($word),*]).map(parse)
             }
         }
     )* };
@@ -232,11 +242,11 @@ macro_rules! choices {
 
 choices! {
     /// The threads that serve a program's page faults.
-    Faults, "serve faults": Signal = "signal", Service = "service";
+    Faults: Signal = "signal", Service = "service";
     /// The files that are mapped directly, without a cache.
-    Direct, "map files in memory": Auto = "auto", Always = "always", Never = "never";
+    Direct: Auto = "auto", Always = "always", Never = "never";
     /// The effect of msync(2) on a file that is in memory already.
-    Persist, "make stores last": Auto = "auto", CacheLines = "cache-lines";
+    Persist: Auto = "auto", CacheLines = "cache-lines";
 }
 
 /// Steer the mapped files of programs that are running
@@ -478,7 +488,7 @@ fn what(text: &str) -> Result<What, String> {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Exit status: 0 if FastMap can cache files here, or if files here are in memory already; 1 if a requirement is missing."
+    after_help = "Exit status: 0 if steering works here (fastmap run, fastmap attach), with or without the engine; 1 if it does not, or the path cannot be looked at."
 )]
 pub struct DoctorArgs {
     /// A file to map, or a directory of such files
@@ -500,7 +510,7 @@ program. A copy belongs to one version of its object, and all copies together st
 #[command(after_help = "\
 Environment:
   FASTMAP_TIER        the folder, if --tier is not given
-  FASTMAP_TIER_LIMIT  how much disk space the folder may take: SIZE, in whole bytes, KiB, MiB, GiB or TiB
+  FASTMAP_TIER_LIMIT  how much disk space the folder may take: a SIZE, as 10GiB
 
 Files:
   ~/.cache/fastmap    the folder by default; $XDG_CACHE_HOME/fastmap if that variable is set

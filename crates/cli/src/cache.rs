@@ -26,8 +26,13 @@ pub fn run(args: &CacheArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Turns an error of the tier into a failure. The error's text already names the folder and the remedy.
-fn told(error: fastmap_tier::Error) -> Failure {
-    Failure::told(error.to_string())
+pub fn told(error: fastmap_tier::Error) -> Failure {
+    use fastmap_tier::Error;
+    match error {
+        Error::NoSize(_) => Failure::told(error.to_string()).with_status(2),
+        Error::LimitTooSmall { .. } => Failure::refused("FASTMAP_TIER_LIMIT", error),
+        error => Failure::told(error.to_string()),
+    }
 }
 
 fn open(args: &TierArgs) -> Result<Arc<Tier>, Failure> {

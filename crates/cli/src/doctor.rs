@@ -1,10 +1,13 @@
-//! `fastmap doctor` checks whether FastMap can cache files at a path on this machine. It shows what is missing, and what to do about it.
+//! `fastmap doctor` checks whether steering and the engine work on this machine, for files at a path. It shows what is missing, and what to do
+//! about it.
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use fastmap::requirements::{self, Requirement};
 use serde::Serialize;
@@ -17,10 +20,16 @@ use crate::machine::Machine;
 #[derive(Serialize)]
 struct Diagnosis {
     machine: Machine,
+    /// The median time of reads of 4 KiB from storage, seconds. Unknown where files are in memory.
+    read_s: Option<f64>,
+    /// Whether `fastmap run` and `attach` can steer programs here.
+    can_steer: bool,
+    steering: Vec<Finding>,
     /// Whether the engine can cache files here.
     can_cache: bool,
     /// Whether files here are in memory already, so that FastMap maps them directly.
     in_memory: bool,
+    /// The engine's.
     findings: Vec<Finding>,
 }
 
@@ -37,19 +46,23 @@ struct Finding {
     remedy: String,
 }
 
-/// Checks and prints. Returns 0 if the engine can cache files, or if files are in memory already, else 1.
+/// Checks and prints. Returns 0 if steering works, else 1.
 ///
 /// # Errors
 ///
 /// The path cannot be opened, or no file can be made in the directory.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let file = file_at(&args.path)?;
+    let steering: Vec<Finding> = fastmap_steer::requirements::of_machine().into_iter().map(Finding::from).collect();
     let mut findings: Vec<Finding> = requirements::of_machine().into_iter().map(Finding::from).collect();
     findings.extend(requirements::of_file(&file).into_iter().map(Finding::from));
     findings.push(memory_cgroup());
-    let can_cache = findings.iter().all(|f| f.ok || f.optional);
+    let are_met = |findings: &[Finding]| findings.iter().all(|f| f.ok || f.optional);
+    let (can_steer, can_cache) = (are_met(&steering), are_met(&findings));
     let in_memory = fastmap::by_address::is_in_memory(file.as_fd());
-    let diagnosis = Diagnosis { machine: Machine::of(&args.path), can_cache, in_memory, findings };
+    let read_s = if in_memory { None } else { read_time(&file).map(|time| time.as_secs_f64()) };
+    let machine = Machine::of(&args.path);
+    let diagnosis = Diagnosis { machine, read_s, can_steer, steering, can_cache, in_memory, findings };
     if args.json {
         let text = serde_json::to_string_pretty(&diagnosis)
             .map_err(|e| Failure::new("doctor", e, "this is an error in fastmap: please report it"))?;
@@ -57,7 +70,31 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     } else {
         crate::print(&text(&args.path, &diagnosis));
     }
-    Ok(ExitCode::from(u8::from(!can_cache && !in_memory)))
+    Ok(ExitCode::from(u8::from(!can_steer)))
+}
+
+/// The median time of reads of 4 KiB, spread over the file, past the page cache. `None` where a file is empty, or a read fails.
+fn read_time(file: &File) -> Option<Duration> {
+    const READS: u64 = 33;
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&place);
+    // Some file systems take no direct I/O.
+    let file = direct.or_else(|_| File::open(&place)).ok()?;
+    let pages = file.metadata().ok()?.len() / 4096;
+    let mut page = Page([0; 4096]);
+    let mut times = Vec::new();
+    for read in 0..if pages == 0 { 0 } else { READS } {
+        let at = read * (pages / READS).max(1) % pages * 4096;
+        // SAFETY: it changes no byte.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), at as i64, 4096, libc::POSIX_FADV_DONTNEED) };
+        let begun = Instant::now();
+        file.read_exact_at(&mut page.0, at).ok()?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
 }
 
 /// Opens the file. For a directory, makes a file without a name in it.
@@ -110,7 +147,7 @@ impl From<Requirement> for Finding {
 fn text(path: &Path, diagnosis: &Diagnosis) -> String {
     let m = &diagnosis.machine;
     let mut text = format!(
-        "{}, {} processors, {} MiB of memory, Linux {}; {} is on {} ({})\n\n",
+        "{}, {} processors, {} MiB of memory, Linux {}; {} is on {} ({})\n",
         m.model,
         m.cpus,
         m.memory_bytes >> 20,
@@ -119,9 +156,30 @@ fn text(path: &Path, diagnosis: &Diagnosis) -> String {
         m.file_system,
         m.device
     );
-    let width = diagnosis.findings.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);
-    for f in &diagnosis.findings {
-        let mark = match (f.ok, f.optional || diagnosis.in_memory) {
+    if let Some(seconds) = diagnosis.read_s {
+        text.push_str(&format!("A read of 4 KiB there takes {:.3} ms (median); {}\n", seconds * 1e3, m.readahead()));
+    }
+    text.push_str(match diagnosis.can_steer {
+        true => "\nSteering works here (fastmap run, fastmap attach; it needs none of what the engine needs):\n",
+        false => "\nSteering (fastmap run, fastmap attach) does not work here:\n",
+    });
+    list(&mut text, &diagnosis.steering, false);
+    text.push_str(match (diagnosis.can_cache, diagnosis.in_memory) {
+        (_, true) => "\nFiles here are in memory already: the engine maps them straight, without a cache:\n",
+        (true, _) => "\nThe engine works here (--cache, --heap, the libraries): FastMap can cache files here:\n",
+        (false, _) => {
+            "\nThe engine (--cache, --heap, the libraries) does not work here; `fastmap run` steers all the same:\n"
+        }
+    });
+    list(&mut text, &diagnosis.findings, diagnosis.in_memory);
+    text
+}
+
+/// A line for each finding, and two more if it is missing. `is_enough`: even without them all is well.
+fn list(text: &mut String, findings: &[Finding], is_enough: bool) {
+    let width = findings.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);
+    for f in findings {
+        let mark = match (f.ok, f.optional || is_enough) {
             (true, _) => "ok",
             (false, true) => "without",
             (false, false) => "MISSING",
@@ -132,14 +190,6 @@ fn text(path: &Path, diagnosis: &Diagnosis) -> String {
             text.push_str(&format!("{:8} {:width$}  to have it: {}\n", "", "", f.remedy));
         }
     }
-    text.push_str(if diagnosis.in_memory {
-        "\nFiles here are in memory already: FastMap maps them straight, without a cache.\n"
-    } else if diagnosis.can_cache {
-        "\nFastMap can cache files here.\n"
-    } else {
-        "\nFastMap cannot cache files here and would map them through the kernel: see MISSING above.\n"
-    });
-    text
 }
 
 #[cfg(test)]
@@ -158,13 +208,17 @@ mod tests {
         };
         let diagnosis = |optional, ok| Diagnosis {
             machine: Machine::of(Path::new("/")),
+            read_s: Some(0.0001),
+            can_steer: true,
+            steering: vec![],
             can_cache: ok || optional,
             in_memory: false,
             findings: vec![finding(optional, ok)],
         };
         let missing = text(Path::new("/"), &diagnosis(false, false));
         assert!(missing.contains("MISSING  userfaultfd  6.18") && missing.contains("to have it: sysctl"), "{missing}");
-        assert!(missing.contains("it is for: catching misses") && missing.contains("cannot cache"));
+        assert!(missing.contains("it is for: catching misses") && missing.contains("does not work here"), "{missing}");
+        assert!(missing.contains("takes 0.100 ms (median); readahead"), "{missing}");
         let fine = text(Path::new("/"), &diagnosis(true, true));
         assert!(fine.contains("ok       userfaultfd") && !fine.contains("sysctl") && fine.contains("can cache"));
     }

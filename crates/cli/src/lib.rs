@@ -19,7 +19,7 @@ mod warm;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
@@ -76,7 +76,6 @@ pub fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
 
 /// Prints help and version as clap made them. A usage error becomes one line on standard error, and status 2.
 pub fn usage(error: &clap::Error) -> ExitCode {
-    use clap::error::{ContextKind, ContextValue};
     if !error.use_stderr() {
         print(&error.to_string());
         return ExitCode::SUCCESS;
@@ -87,21 +86,65 @@ pub fn usage(error: &clap::Error) -> ExitCode {
             return ExitCode::from(2);
         }
         ErrorKind::ValueValidation => {
-            let flag = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::String(arg)) => arg.split([' ', '<']).next().unwrap_or(arg).to_owned(),
-                _ => "command line".to_owned(),
-            };
             let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-            format!("{flag}: {reason}")
+            format!("{}: {reason}", argument(error))
+        }
+        ErrorKind::InvalidValue if !texts(error, ContextKind::ValidValue).is_empty() => {
+            let given = texts(error, ContextKind::InvalidValue).concat();
+            let words = texts(error, ContextKind::ValidValue).join(" or ");
+            format!("{}: \"{given}\" is not one of its values: give {words}{}", argument(error), meant(error))
         }
         _ => {
             let text = error.to_string();
             let first = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ");
-            format!("command line: {first}: see `fastmap --help`")
+            let mut of = subcommand(&text);
+            let mut hint = meant(error);
+            let flag = argument(error);
+            if error.kind() == ErrorKind::UnknownArgument && of == "fastmap" {
+                let command = command();
+                let has =
+                    |one: &&clap::Command| one.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"));
+                if let Some(owner) = command.get_subcommands().find(has) {
+                    of = format!("fastmap {}", owner.get_name());
+                    hint = format!("; it is a flag of `{of}`");
+                }
+            }
+            format!("command line: {first}{hint}: see `{of} --help`")
         }
     };
     eprintln!("fastmap: {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
     ExitCode::from(2)
+}
+
+/// What a usage error knows of one kind.
+fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// The argument that a usage error is about, without its value's name.
+fn argument(error: &clap::Error) -> String {
+    let arg = texts(error, ContextKind::InvalidArg).concat();
+    let name = arg.split([' ', '<', '=']).next().unwrap_or_default();
+    if name.is_empty() { "command line".to_owned() } else { name.to_owned() }
+}
+
+/// What was probably meant: words that are like the wrong one.
+fn meant(error: &clap::Error) -> String {
+    let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    let words: Vec<_> = kinds.into_iter().flat_map(|kind| texts(error, kind)).collect();
+    if words.is_empty() { String::new() } else { format!("; did you mean {}?", words.join(" or ")) }
+}
+
+/// The subcommand whose usage clap shows with an error.
+fn subcommand(text: &str) -> String {
+    let usage = text.split("Usage: ").nth(1).unwrap_or("fastmap");
+    let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    let words: Vec<_> = usage.split_whitespace().take_while(is_name).filter(|word| !word.starts_with('-')).collect();
+    if words.is_empty() { "fastmap".to_owned() } else { words.join(" ") }
 }
 
 /// Writes to standard output. It is no failure if the reader has gone (`| head`).

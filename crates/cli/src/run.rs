@@ -56,6 +56,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     if args.r#override {
         variables.push(("FASTMAP_STEER_OVERRIDE", "1".into()));
     }
+    check_log(env::var_os("FASTMAP_LOG").unwrap_or_default())?;
     let libraries = libraries(engine)?;
     let program = program::find(&args.program[0])?;
     let kind = program::check(&program, engine.is_some())?;
@@ -126,6 +127,19 @@ fn engine_variables(
         variables.push(("FASTMAP_HEAP", heap::checked(source, &heap)?));
     }
     Ok(variables)
+}
+
+/// Fails if FASTMAP_LOG has a word that nobody reads.
+fn check_log(words: OsString) -> Result<(), Failure> {
+    let words = words.to_string_lossy();
+    let unknown = words.split(',').find(|word| !["", "steer", "mappings"].contains(word));
+    match unknown {
+        None => Ok(()),
+        Some(word) => {
+            let what = format!("\"{word}\" is not a subject of messages");
+            Err(Failure::usage("FASTMAP_LOG", what, "give steer, mappings, or steer,mappings"))
+        }
+    }
 }
 
 /// Fails if a flag of the engine is given. Returns no variables.
@@ -240,7 +254,7 @@ fn libraries(engine: Option<&'static str>) -> Result<Vec<PathBuf>, Failure> {
         None => {
             let own = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
             let folder = own.parent().unwrap_or(Path::new("/"));
-            names.map(|name| library(name, &[folder.join(name), folder.join("../lib").join(name)])).collect()
+            names.map(|name| library(name, &[folder.join(name), folder.join("../lib/fastmap").join(name)])).collect()
         }
     }
 }

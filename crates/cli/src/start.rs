@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// See [`become_other`].
 pub fn bench(first: &[&str], args: &[OsString]) -> Result<Infallible, Failure> {
     let args = first.iter().map(OsString::from).chain(args.iter().cloned());
-    become_other("fastmap-bench", args, "build and install it with this command: `make && make install`")
+    become_other("fastmap-bench", args, "install the package fastmap-bench, or: `make && make install BENCH=1`")
 }
 
 /// Becomes the command `name`: the program beside this executable, or else the first in PATH.

@@ -2,8 +2,9 @@
 //! next.
 
 use crate::modes::Faults;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An error of mapping, flushing, pinning or advising on a file, or of making or resizing a cache.
 ///
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call on the file failed.
@@ -62,12 +63,13 @@ pub enum Error {
         /// Bytes needed.
         minimum: usize,
     },
-    /// A cache was to become larger than it can ([`Cache::resize`](crate::Cache::resize)).
-    #[error("a cache cannot be resized to {capacity} bytes: {maximum} is the most here; make a new one of that size")]
+    /// The cache's capacity is above what memory allows ([`Cache::memory_limit`](crate::Cache::memory_limit)), or above what
+    /// the cache can be resized to ([`Cache::resize`](crate::Cache::resize)).
+    #[error("a cache of {capacity} bytes is too large: give it at most {maximum} bytes, the most here")]
     CapacityTooLarge {
         /// Bytes asked for.
         capacity: usize,
-        /// The largest capacity this cache can have, bytes.
+        /// The largest capacity that the cache can have, bytes.
         maximum: usize,
     },
     /// The map's offset lies past the end of the file.
@@ -302,6 +304,26 @@ pub enum Error {
         /// The remedy.
         remedy: String,
     },
+}
+
+/// Tells that a file is mapped through the kernel instead, by `tracing`. If the program has no subscriber, one line on standard error says so,
+/// once in a process: a limit that was asked for does not hold.
+pub(crate) fn tell_of_fallback(error: &Error) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    tracing::warn!(%error, "mapped through the kernel instead");
+    if !tracing::dispatcher::has_been_set() && !SAID.swap(true, Ordering::Relaxed) {
+        let _ = writeln!(
+            io::stderr(),
+            "fastmap: {error}; mapped through the kernel, outside any cache, and steered (said once)"
+        );
+    }
+}
+
+/// As `Display`: a program that returns an error from `main`, or unwraps one, shows the file and the remedy.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

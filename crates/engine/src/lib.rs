@@ -73,6 +73,7 @@ mod readahead;
 mod region;
 pub mod requirements;
 pub mod signals;
+pub mod size;
 mod store;
 mod sys;
 #[cfg(test)]

@@ -14,7 +14,11 @@ use std::fs::File;
 /// Oldest Linux the engine is made for. Later ones lock a VMA, and not the address space, where a page is installed.
 const OLDEST_LINUX: (u32, u32) = (6, 8);
 
-/// One thing the engine needs or can use.
+pub use fastmap_steer::requirements::Requirement;
+
+/// Checks the machine: page size, kernel version, userfaultfd(2) and its features, process_madvise(2), Linux AIO,
+/// io_uring(7), fanotify(7), unshare(2), store tracking, cache-line instructions, and whether stores survive the
+/// program's end.
 ///
 /// ```
 /// for requirement in fastmap::requirements::of_machine() {
@@ -23,25 +27,6 @@ const OLDEST_LINUX: (u32, u32) = (6, 8);
 ///         Err(why) => println!("{}: {why}: {}", requirement.name, requirement.remedy),
 ///     }
 /// }
-/// ```
-#[derive(Debug, Clone)]
-pub struct Requirement {
-    /// Name, in a word or two.
-    pub name: &'static str,
-    /// The engine's use of it.
-    pub purpose: &'static str,
-    /// Whether the engine works without it, slower or with less.
-    pub optional: bool,
-    /// The finding, or the reason why it counts as missing.
-    pub found: Result<String, String>,
-    /// Remedy when it is missing.
-    pub remedy: String,
-}
-
-/// Checks the machine: page size, kernel version, userfaultfd(2) and its features, process_madvise(2), Linux AIO,
-/// io_uring(7), store tracking, cache-line instructions, and whether stores survive the program's end.
-///
-/// ```
 /// let missing = fastmap::requirements::of_machine().into_iter().filter(|one| !one.optional && one.found.is_err());
 /// println!("{} things missing", missing.count());
 /// ```
@@ -54,6 +39,8 @@ pub fn of_machine() -> Vec<Requirement> {
         batched_eviction(),
         reads_ahead(),
         deep_queues(),
+        other_writers(),
+        own_descriptors(),
         tracking(),
         line_flush(),
         lasting_stores(),
@@ -74,8 +61,12 @@ pub fn of_file(file: &File) -> Vec<Requirement> {
     vec![direct_io(file)]
 }
 
-/// The first requirement of the machine that is missing and not optional.
-pub(crate) fn missing() -> Option<Requirement> {
+/// The first requirement of the machine that is missing and not optional: where there is one, the engine serves no file.
+///
+/// ```
+/// assert!(fastmap::requirements::missing().is_none_or(|one| !one.optional));
+/// ```
+pub fn missing() -> Option<Requirement> {
     [page_size, kernel, user_faults].into_iter().map(|look| look()).find(|one| one.found.is_err())
 }
 
@@ -202,6 +193,50 @@ fn deep_queues() -> Requirement {
             .map(|_| "deep write-back queues".into())
             .map_err(|error| format!("{error}: more threads write instead, one run of pages each at a time")),
         remedy: "set the sysctl kernel.io_uring_disabled to 0, or allow io_uring_setup in the seccomp filter".into(),
+    }
+}
+
+fn other_writers() -> Requirement {
+    // SAFETY: numbers; the descriptor is this function's own.
+    let found = unsafe {
+        let group = libc::fanotify_init(
+            libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_REPORT_FID,
+            libc::O_RDONLY as u32,
+        );
+        let error = std::io::Error::last_os_error();
+        if group >= 0 {
+            libc::close(group);
+            Ok("other processes' writes are seen".to_owned())
+        } else {
+            Err(format!(
+                "{error}: where leases of files (fcntl) do not show them, other processes' writes are not seen"
+            ))
+        }
+    };
+    Requirement {
+        name: "fanotify",
+        purpose: "a file goes back to the kernel when another process opens it to write",
+        optional: true,
+        found,
+        remedy: "boot Linux 5.13 or later, or allow fanotify_init and fanotify_mark in the seccomp filter".into(),
+    }
+}
+
+fn own_descriptors() -> Requirement {
+    // SAFETY: in a thread of its own, which uses no descriptor.
+    let unshare = || match unsafe { libc::unshare(libc::CLONE_FILES) } {
+        0 => Ok("helper processes and threads have descriptors of their own".to_owned()),
+        _ => Err(format!(
+            "{}: helper processes keep copies of the program's descriptors",
+            std::io::Error::last_os_error()
+        )),
+    };
+    Requirement {
+        name: "unshare",
+        purpose: "a socket or pipe of the program ends when the program closes it, or ends",
+        optional: true,
+        found: std::thread::spawn(unshare).join().unwrap_or_else(|_| Err("no thread can be started".into())),
+        remedy: "allow unshare in the seccomp filter".into(),
     }
 }
 

@@ -148,7 +148,7 @@ fn errno_of_tier(error: &fastmap_tier::Error) -> c_int {
     use fastmap_tier::Error;
     match error {
         Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-        Error::NoFolder => libc::ENOENT,
+        Error::NoFolder | Error::Absent { .. } => libc::ENOENT,
         Error::NotOurs { .. } => libc::EACCES,
         Error::FileSystem { .. } | Error::Unversioned { .. } => libc::EOPNOTSUPP,
         Error::TooManyProcesses { .. } | Error::InUse { .. } => libc::EBUSY,

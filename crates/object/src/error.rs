@@ -5,7 +5,7 @@ use std::io;
 /// A failure to open or map an object.
 ///
 /// Converts into [`std::io::Error`] with the kind that belongs to the error.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The URL cannot be used. It is shown without user, password and query string.
@@ -40,6 +40,13 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
+}
+
+/// As `Display`: a program that returns an error from `main`, or unwraps one, shows the file and the remedy.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// A result with this crate's [`Error`].

@@ -25,7 +25,7 @@
 //! a slash, `**` does. (`fastmap run` expands `{one,other}`; this library does not.)
 
 use fastmap::faults::Faults;
-use fastmap::{Mode, Persist};
+use fastmap::{Mode, Persist, size};
 use glob::{MatchOptions, Pattern};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -106,7 +106,7 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     let given = |name: &str| variable(name).filter(|value| !value.is_empty());
     let mut config = Config::new();
     if let Some(text) = given("FASTMAP_CACHE").filter(|text| text != "auto") {
-        let bytes = size(text.as_bytes()).ok_or_else(|| no_size("FASTMAP_CACHE", text.as_bytes()))?;
+        let bytes = size::capacity(&text.to_string_lossy()).map_err(|why| format!("FASTMAP_CACHE: {why}"))?;
         config.cache = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
     let log = given("FASTMAP_LOG").unwrap_or_default();
@@ -139,16 +139,17 @@ fn choice<T: Copy>(name: &str, given: Option<OsString>, choices: &[(&str, T)]) -
     known.map(|(_, value)| *value).ok_or_else(|| format!("{name}={text:?} is none of {}", words()))
 }
 
-/// Parses `FILE` or `FILE:SIZE`. If the file's own name ends in a colon and a size, SIZE must be given.
+/// Parses `FILE` or `FILE:SIZE`. If the file's own name has a colon, SIZE must be given.
 fn heap(text: OsString) -> Result<(PathBuf, Option<u64>), String> {
     let bytes = text.as_bytes();
     let colon = bytes.iter().rposition(|byte| *byte == b':');
     let (name, bytes) = match colon {
-        Some(at) if bytes[at + 1..].first().is_some_and(u8::is_ascii_digit) => {
-            let len = size(&bytes[at + 1..]).ok_or_else(|| no_size("FASTMAP_HEAP", &bytes[at + 1..]))?;
+        Some(at) => {
+            let len = size::bytes(&String::from_utf8_lossy(&bytes[at + 1..]));
+            let len = len.map_err(|why| format!("FASTMAP_HEAP: {why}"))?;
             (&bytes[..at], Some(len))
         }
-        _ => (bytes, None),
+        None => (bytes, None),
     };
     if name.is_empty() {
         return Err(format!("FASTMAP_HEAP={text:?} names no file: give FILE or FILE:SIZE"));
@@ -164,21 +165,6 @@ fn globs(text: &OsString) -> Result<Vec<Pattern>, String> {
         Pattern::new(glob).map_err(|why| format!("FASTMAP_MAP={text:?}: {}", why.msg))
     };
     text.split(':').filter(|glob| !glob.is_empty()).map(pattern).collect()
-}
-
-fn no_size(name: &str, text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    format!("{name}: {text:?} is not a size: give bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB")
-}
-
-/// Parses SIZE as the command line does. Returns bytes.
-fn size(text: &[u8]) -> Option<u64> {
-    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let text = std::str::from_utf8(text).ok()?;
-    let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (digits, shift) = unit.unwrap_or((text, 0));
-    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok()).flatten()?;
-    number.checked_mul(1 << shift).filter(|bytes| *bytes <= i64::MAX as u64)
 }
 
 #[cfg(test)]
@@ -222,9 +208,7 @@ mod tests {
         for (text, mappings) in [("steer", false), ("mappings", true), ("steer,mappings", true), ("all", false)] {
             assert_eq!(with(&[("FASTMAP_LOG", text)]).unwrap().logs_mappings, mappings, "{text}");
         }
-        for (text, file, size) in
-            [("/h", "/h", None), ("/h:1GiB", "/h", Some(1 << 30)), ("/a:b", "/a:b", None), ("/a:b:5", "/a:b", Some(5))]
-        {
+        for (text, file, size) in [("/h", "/h", None), ("/h:1GiB", "/h", Some(1 << 30)), ("/a:b:5", "/a:b", Some(5))] {
             assert_eq!(with(&[("FASTMAP_HEAP", text)]).unwrap().heap, Some((PathBuf::from(file), size)), "{text}");
         }
     }
@@ -233,7 +217,7 @@ mod tests {
     fn what_makes_no_sense_is_named() {
         for (name, value) in [
             ("FASTMAP_CACHE", "much"),
-            ("FASTMAP_CACHE", "1 GiB"),
+            ("FASTMAP_CACHE", "200%"),
             ("FASTMAP_CACHE", "99999999TiB"),
             ("FASTMAP_CACHE", "-1"),
             ("FASTMAP_MAP", "/a/[b"),

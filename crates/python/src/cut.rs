@@ -2,8 +2,8 @@
 //! would end the interpreter.
 //!
 //! The handler here replaces the missing page by one of zeros, as the Java VM does, and asks the interpreter for a call in the main thread. The
-//! interpreter makes such calls after a call or a jump back. The call raises OSError. Every later call of one of the mapping's methods raises
-//! it, too.
+//! interpreter makes such calls after a call or a jump back. The call raises OSError, and has the replaced pages trap again. So every later
+//! access to them raises it, too, as does every call of one of the mapping's methods.
 //!
 //! In a cache all mappings of a file share its memory. A page that has been replaced stays until the last of these mappings is gone. So all of
 //! them raise OSError, and the file cannot be mapped anew before.
@@ -17,8 +17,8 @@ use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once};
 
 const PAGE: usize = 4096;
 /// From `siginfo.h`: nothing is behind the address.
@@ -51,6 +51,12 @@ impl Watched {
 
 /// The mappings that are watched. One that finds no free entry is not: there SIGBUS ends the interpreter.
 static RANGES: [Watched; 1024] = [const { Watched::new() }; 1024];
+/// Addresses of pages that were replaced by zeros, until the exception is raised. Those beyond this number stay zeros.
+static REPLACED: [AtomicUsize; 1 << 16] = [const { AtomicUsize::new(0) }; 1 << 16];
+/// How many there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Held while pages are made to trap again, and while a mapping ends: other memory may lie there afterwards.
+static MAPPED: Mutex<()> = Mutex::new(());
 /// Whether the main thread has been asked to raise the exception, and has not yet done so.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 /// The program's signal action, to which the handler passes other signals on.
@@ -78,6 +84,7 @@ pub fn watch(at: Range<usize>, is_object: bool) -> bool {
 
 /// Forgets a mapping, before it is unmapped.
 pub fn forget(at: Range<usize>) {
+    let _held = MAPPED.lock();
     // It may be the entry of another mapping at the same addresses, which serves as well.
     let is_it = |one: &&Watched| {
         one.at() == at && one.start.compare_exchange(at.start, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -111,8 +118,30 @@ pub fn failure(is_object: bool) -> Failure {
 /// Raises the exception, in the main thread.
 extern "C" fn tell(of_object: *mut c_void) -> c_int {
     IS_ASKED.store(false, Ordering::Release);
+    trap_again();
     Python::attach(|py| PyErr::from(failure(!of_object.is_null())).restore(py));
     -1
+}
+
+/// Has the replaced pages trap again: they become pages of a file of no length.
+fn trap_again() {
+    // SAFETY: a C string; the descriptor is this function's own.
+    let empty = unsafe { libc::memfd_create(c"fastmap-cut".as_ptr(), libc::MFD_CLOEXEC) };
+    if empty < 0 {
+        return;
+    }
+    let _held = MAPPED.lock();
+    let count = COUNT.swap(0, Ordering::AcqRel).min(REPLACED.len());
+    for one in &REPLACED[..count] {
+        let page = one.swap(0, Ordering::AcqRel);
+        if page != 0 && holding(page).next().is_some() {
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+            // SAFETY: a page that the handler put there, in a mapping that does not end meanwhile.
+            unsafe { libc::mmap(page as *mut c_void, PAGE, prot, flags, empty, 0) };
+        }
+    }
+    // SAFETY: see above.
+    unsafe { libc::close(empty) };
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -125,6 +154,9 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         let new = unsafe { libc::mmap((at & !(PAGE - 1)) as *mut c_void, PAGE, prot, flags, -1, 0) };
         if new != libc::MAP_FAILED {
             holding(at).for_each(|one| one.was_cut.store(true, Ordering::Relaxed));
+            if let Some(place) = REPLACED.get(COUNT.fetch_add(1, Ordering::AcqRel)) {
+                place.store(at & !(PAGE - 1), Ordering::Release);
+            }
             if !IS_ASKED.swap(true, Ordering::AcqRel) {
                 let of_object = holding(at).any(|one| one.is_object.load(Ordering::Relaxed));
                 let of_object = ptr::without_provenance_mut(usize::from(of_object));

@@ -14,6 +14,7 @@ mod failure;
 mod mapping;
 
 use fastmap::coherence;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::io;
@@ -49,6 +50,30 @@ fn beneath<'py>(
     cut::beneath(|| call.call(args, kwargs))
 }
 
+/// Starts the thread that steers this process's file mappings.
+#[pyfunction]
+fn steer() {
+    fastmap_steer::start();
+}
+
+/// What steering has done so far, in one line.
+#[pyfunction]
+fn report() -> Option<String> {
+    fastmap_steer::report()
+}
+
+/// Bytes of a size as people type it, such as `1.5GiB`.
+#[pyfunction]
+fn bytes_of(text: &str) -> PyResult<u64> {
+    fastmap::size::bytes(text).map_err(PyValueError::new_err)
+}
+
+/// Bytes of a cache's capacity: a size, or a share of memory such as `50%`.
+#[pyfunction]
+fn capacity_of(text: &str) -> PyResult<u64> {
+    fastmap::size::capacity(text).map_err(PyValueError::new_err)
+}
+
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cut::prepare();
@@ -56,5 +81,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cache::Cache>()?;
     module.add_function(wrap_pyfunction!(truncate, module)?)?;
     module.add_function(wrap_pyfunction!(beneath, module)?)?;
+    module.add_function(wrap_pyfunction!(steer, module)?)?;
+    module.add_function(wrap_pyfunction!(report, module)?)?;
+    module.add_function(wrap_pyfunction!(bytes_of, module)?)?;
+    module.add_function(wrap_pyfunction!(capacity_of, module)?)?;
     module.add("Mapping", buffer::mapping_type(module.py())?)
 }

@@ -74,6 +74,38 @@ CUT = """
     print("went on")
 """
 
+AGAIN = """
+    import os, sys
+    import numpy as np
+    import fastmap
+    path, cache = sys.argv[1:]
+    a = fastmap.memmap(path, mode="r", cache=cache or None)
+    plain = np.asarray(a)
+    os.truncate(path, 100 * 4096)
+    print(a[0], flush=True)
+    raised = 0
+    for access in (
+        lambda: a[200 * 4096],
+        lambda: a[200 * 4096],
+        lambda: plain[150 * 4096 :].sum(),
+        lambda: plain[255 * 4096 :].copy(),
+        lambda: np.save(path + ".npy", plain),
+        lambda: a.tofile(path + ".copy"),
+    ):
+        try:
+            access()
+            [None for _ in range(10)]
+        except OSError:
+            raised += 1
+    print(raised)
+"""
+
+
+@pytest.mark.parametrize("cache", ["", SMALLEST])
+def test_every_access_past_the_end_is_an_exception(tmp_path, cache):
+    path = write(tmp_path / "a", noise(SIZE, 21).tobytes())
+    assert printed(AGAIN, path, cache).split()[-1] == "6"
+
 
 @pytest.mark.parametrize("cache", ["", SMALLEST])
 @pytest.mark.parametrize("what", ["load", "store", "operator", "sum", "thread"])

@@ -21,6 +21,7 @@ mod clock;
 pub mod judge;
 pub mod observe;
 mod report;
+pub mod requirements;
 pub mod warm;
 mod watcher;
 
@@ -33,13 +34,24 @@ use std::sync::Once;
 /// Bytes in a page.
 pub(crate) const PAGE: u64 = 4096;
 
+/// What the thread of [`start`] has done.
+static REPORT: Report = Report::new();
+
+/// What the thread of [`start`] has seen and done so far, in one line; `None` if that is nothing.
+///
+/// ```
+/// assert_eq!(fastmap_steer::report(), None);
+/// ```
+pub fn report() -> Option<String> {
+    REPORT.text()
+}
+
 /// Starts a thread that steers this process's file mappings until the process ends. A second call does nothing, nor does
 /// one in a program that has `libfastmap_steer.so`.
 ///
 /// There is no error to handle: where no further thread can be started, or /proc is missing, nothing is steered.
 pub fn start() {
     static STARTED: Once = Once::new();
-    static REPORT: Report = Report::new();
     STARTED.call_once(|| {
         // Under `fastmap run` the copy of this code in that library steers.
         if observe::has_library(c"libfastmap_steer.so") {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// A failure to open a folder or a local copy.
 ///
 /// Converts into [`std::io::Error`], with the kind of the operating system's error if there is one.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
@@ -22,6 +22,14 @@ pub enum Error {
     /// Neither the caller nor the environment says where the folder is.
     #[error("no folder for local copies: set FASTMAP_TIER to one, or HOME")]
     NoFolder,
+    /// The folder that the caller or the environment names does not exist, and is not made.
+    #[error("{path}: there is no such folder, and {why}: make it (mkdir), or name another", path = path.display())]
+    Absent {
+        /// The folder.
+        path: PathBuf,
+        /// The reason why it is not made.
+        why: String,
+    },
     /// The folder is another user's, or others may write into it: they could put bytes there that were never in an object.
     #[error("{path}: {why}: local copies need a folder that only you write to; name another with FASTMAP_TIER, or {remedy}", path = path.display())]
     NotOurs {
@@ -41,7 +49,7 @@ pub enum Error {
         lacks: &'static str,
     },
     /// The environment variable `FASTMAP_TIER_LIMIT` cannot be read.
-    #[error("FASTMAP_TIER_LIMIT: {0:?} is not a size: give bytes, KiB, MiB, GiB or TiB, such as 512MiB or 10GiB")]
+    #[error("FASTMAP_TIER_LIMIT: {0}")]
     NoSize(String),
     /// The limit is below [`Tier::MIN_LIMIT`](crate::Tier::MIN_LIMIT).
     #[error("{path}: a limit of {limit} bytes is too small: give it at least {minimum} bytes", path = path.display())]
@@ -77,6 +85,13 @@ pub enum Error {
     },
 }
 
+/// As `Display`: a program that returns an error from `main`, or unwraps one, shows the file and the remedy.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 /// The remedy for an error, to stand behind the message.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
@@ -95,7 +110,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::Io { source, .. } => source.kind(),
-            Error::NoFolder => io::ErrorKind::NotFound,
+            Error::NoFolder | Error::Absent { .. } => io::ErrorKind::NotFound,
             Error::NotOurs { .. } => io::ErrorKind::PermissionDenied,
             Error::FileSystem { .. } => io::ErrorKind::Unsupported,
             Error::NoSize(_) | Error::LimitTooSmall { .. } | Error::Unversioned { .. } => io::ErrorKind::InvalidInput,

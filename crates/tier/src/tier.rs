@@ -95,7 +95,7 @@ impl Tier {
     pub const MIN_LIMIT: u64 = 16 << 20;
 
     /// Opens a folder: the one given, else `$FASTMAP_TIER`, else `$XDG_CACHE_HOME/fastmap`, else `~/.cache/fastmap`. A folder that does not
-    /// exist is made, with mode 0700. Its limit in bytes is the one given, else `$FASTMAP_TIER_LIMIT`, else the limit that the folder was given
+    /// exist is made, with mode 0700; one that is named only where its parent exists, and not at `/`. Its limit in bytes is the one given, else `$FASTMAP_TIER_LIMIT`, else the limit that the folder was given
     /// last, else a tenth of the disk's free space. Of the limits of several processes the smallest holds, while its process has the folder
     /// open.
     ///
@@ -103,7 +103,11 @@ impl Tier {
     /// The folder cannot be opened, is another user's, or lies on a file system without holes or locks; the limit is below
     /// [`MIN_LIMIT`](Self::MIN_LIMIT).
     pub fn open(dir: Option<&Path>, limit: Option<u64>) -> Result<Arc<Tier>> {
-        let dir = dir.map(Path::to_owned).or_else(default_dir).ok_or(Error::NoFolder)?;
+        let given = dir.map(Path::to_owned).or_else(|| variable("FASTMAP_TIER"));
+        if let Some(dir) = &given {
+            has_parent(dir)?;
+        }
+        let dir = given.or_else(default_dir).ok_or(Error::NoFolder)?;
         let limit = limit.map_or_else(limit_of_environment, |limit| Ok(Some(limit)))?;
         if let Some(limit) = limit.filter(|limit| *limit < Self::MIN_LIMIT) {
             return Err(Error::LimitTooSmall { path: dir, limit, minimum: Self::MIN_LIMIT });
@@ -429,27 +433,34 @@ fn lock_in(dir: &Path) -> io::Result<FolderLock> {
     Ok(FolderLock(file))
 }
 
+/// The path in an environment variable.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Fails if a folder does not exist and its name is probably wrong: a disk that is not mounted, or a typing mistake.
+fn has_parent(dir: &Path) -> Result<()> {
+    let absent = |why| Err(Error::Absent { path: dir.to_owned(), why });
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    match dir.parent() {
+        _ if dir.exists() => Ok(()),
+        Some(parent) if parent == Path::new("/") => absent("none is made at /".into()),
+        Some(parent) if !parent.is_dir() => absent(format!("there is no {} to make it in", parent.display())),
+        _ => Ok(()),
+    }
+}
+
 /// The default folder of local copies.
 fn default_dir() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     let cache = || cache().or_else(|| Some(variable("HOME")?.join(".cache")));
-    variable("FASTMAP_TIER").or_else(|| Some(cache()?.join("fastmap")))
+    Some(cache()?.join("fastmap"))
 }
 
 fn limit_of_environment() -> Result<Option<u64>> {
     let Some(text) = std::env::var_os("FASTMAP_TIER_LIMIT").filter(|text| !text.is_empty()) else { return Ok(None) };
     let text = text.to_string_lossy();
-    size(&text).map(Some).ok_or_else(|| Error::NoSize(text.into()))
-}
-
-/// Reads a size as the command line takes it, such as `10GiB`.
-fn size(text: &str) -> Option<u64> {
-    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (digits, shift) = unit.unwrap_or((text, 0));
-    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok()).flatten()?;
-    number.checked_mul(1 << shift).filter(|bytes| *bytes <= i64::MAX as u64)
+    fastmap::size::bytes(&text).map(Some).map_err(Error::NoSize)
 }
 
 /// Fails unless the folder is this user's, and only this user may write into it: others could put bytes there that would be taken for an

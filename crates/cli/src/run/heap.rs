@@ -50,19 +50,20 @@ pub fn checked(source: &str, argument: &OsStr) -> Result<OsString, Failure> {
     Ok(argument)
 }
 
-/// The file, and the size after the last colon. If neither a digit nor the end follows the colon, it belongs to the file's name.
+/// The file, and the size after the last colon.
 fn split(source: &str, argument: &OsStr) -> Result<(PathBuf, Option<Size>), Failure> {
     let bytes = argument.as_bytes();
     let (file, size) = match bytes.iter().rposition(|byte| *byte == b':') {
-        Some(colon) if bytes.get(colon + 1).is_none_or(u8::is_ascii_digit) => {
+        Some(colon) => {
             let text = String::from_utf8_lossy(&bytes[colon + 1..]);
-            let size = text.parse().map_err(|reason: String| Failure::refused(source, reason))?;
+            let name = "; where the colon is part of the file's name, give a size behind it";
+            let size = text.parse().map_err(|reason: String| Failure::refused(source, format!("{reason}{name}")))?;
             if size == Size(0) {
                 return Err(Failure::usage(source, "a heap of 0 bytes holds nothing", "give more, or no size"));
             }
             (&bytes[..colon], Some(size))
         }
-        _ => (bytes, None),
+        None => (bytes, None),
     };
     if file.is_empty() {
         return Err(Failure::usage(source, "names no file", "give FILE or FILE:SIZE"));
@@ -93,8 +94,8 @@ mod tests {
         assert_eq!(split("/fast/heap").unwrap(), ("/fast/heap".into(), None));
         assert_eq!(split("/fast/heap:1GiB").unwrap(), ("/fast/heap".into(), Some(Size(1 << 30))));
         assert_eq!(split("a:b:4096").unwrap(), ("a:b".into(), Some(Size(4096))));
-        assert_eq!(split("a:b").unwrap(), ("a:b".into(), None));
-        for text in ["heap:", "heap:1GB", "heap:0", ":4096", ""] {
+        assert_eq!(split("heap:1.5G").unwrap(), ("heap".into(), Some(Size(3 << 29))));
+        for text in ["heap:", "heap:abc", "heap:1GX", "heap:0", ":4096", ""] {
             assert!(split(text).is_err(), "{text}");
         }
     }

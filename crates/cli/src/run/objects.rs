@@ -121,7 +121,10 @@ fn prepare(wanted: &[Wanted], dir: Option<&Path>, limit: Option<u64>, deadline: 
         Error::Url { .. } => Failure::refused("--object", error),
         error => Failure::told(format!("--object: {error}")),
     };
-    let tier = Tier::open(dir, limit).map_err(|error| Failure::told(format!("--tier: {error}")))?;
+    let tier = Tier::open(dir, limit).map_err(|error| match error {
+        fastmap_tier::Error::LimitTooSmall { .. } if limit.is_some() => Failure::refused("--tier-limit", error),
+        error => crate::cache::told(error),
+    })?;
     let mut options = ObjectOptions::new();
     options.tier(&tier).deadline(deadline.0);
     let objects = wanted.iter().map(|one| options.open(&one.url)).collect::<Result<Vec<_>, _>>().map_err(told)?;

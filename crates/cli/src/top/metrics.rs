@@ -169,6 +169,24 @@ mod tests {
         }
     }
 
+    /// The names in `contrib/grafana.json`, and those that are served.
+    #[test]
+    fn the_dashboard_shows_all_metrics_and_no_others() {
+        let dashboard: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../contrib/grafana.json")).unwrap();
+        let panels = dashboard["panels"].as_array().unwrap();
+        let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+        let is_of_a_name = |one: char| one.is_ascii_lowercase() || one == '_';
+        let shown: BTreeSet<_> = targets
+            .flat_map(|target| target["expr"].as_str().unwrap().split(|one| !is_of_a_name(one)))
+            .filter(|word| word.starts_with("fastmap_"))
+            .collect();
+        let text = exposition(&[&made_up(7, "db")], 3);
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let served: BTreeSet<_> = samples.map(|line| line.split(['{', ' ']).next().unwrap()).collect();
+        assert_eq!(shown, served);
+    }
+
     #[test]
     fn nobody_is_a_text_too() {
         let text = exposition(&[], 0);

@@ -7,11 +7,22 @@ use serde_json::Value;
 fn doctor_says_what_is_there_and_its_status_agrees() {
     let dir = dir();
     let ran = fastmap(dir.path(), "doctor");
-    let can = ran.stdout.contains("\nFastMap can cache files here.");
-    let cannot = ran.stdout.contains("\nFastMap cannot cache files here");
+    let can = ran.stdout.contains("\nSteering works here");
+    let cannot = ran.stdout.contains("does not work here:\n");
     assert!(can != cannot, "{}{}", ran.stdout, ran.stderr);
     assert_eq!(ran.status, Some(if can { 0 } else { 1 }));
-    assert!(ran.stdout.contains("memory cgroup"));
+    let parts = [
+        "ms (median); readahead ",
+        "\nSteering",
+        "touched pages",
+        "\nThe engine",
+        "userfaultfd",
+        "fanotify",
+        "unshare",
+        "memory cgroup",
+    ];
+    let places = parts.map(|part| ran.stdout.find(part).unwrap_or_else(|| panic!("{part}: {}", ran.stdout)));
+    assert!(places.is_sorted(), "{}", ran.stdout);
     assert!(files_in(dir.path()).is_empty());
     ran.left_no_cgroup();
 }
@@ -29,6 +40,7 @@ fn files_in_memory_need_no_cache() {
     let ran = fastmap(dir.path(), "doctor");
     ran.succeeded();
     assert!(ran.stdout.contains("maps them straight") && !ran.stdout.contains("MISSING"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("A read of 4 KiB"), "no storage: {}", ran.stdout);
     let ran = fastmap(dir.path(), "doctor --json");
     let out: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((out["in_memory"].as_bool(), out["can_cache"].as_bool()), (Some(true), Some(false)));
@@ -39,9 +51,11 @@ fn doctor_in_json() {
     let dir = dir();
     let ran = fastmap(dir.path(), "doctor --json");
     let out: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(out["can_cache"].as_bool().unwrap(), ran.status == Some(0));
-    let findings = out["findings"].as_array().unwrap();
-    assert!(findings.len() > 1);
+    assert_eq!(out["can_steer"].as_bool().unwrap(), ran.status == Some(0));
+    assert!(out["can_cache"].is_boolean() && out["machine"]["read_ahead_kb"].is_u64());
+    assert!((1e-7..10.0).contains(&out["read_s"].as_f64().unwrap()), "{out}");
+    let findings = ["steering", "findings"].map(|list| out[list].as_array().unwrap().clone()).concat();
+    assert!(findings.len() > 10);
     for finding in findings {
         for field in ["name", "purpose", "detail"] {
             assert!(!finding[field].as_str().unwrap().is_empty(), "{finding}");

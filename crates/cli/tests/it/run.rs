@@ -219,9 +219,9 @@ fn variables_count_where_no_flag_is_given() {
         ("FASTMAP_CACHE", "lots", "is not a size: give"),
         ("FASTMAP_CACHE", "4096", "is too small: give at least 64KiB"),
         ("FASTMAP_MAP", "", "an empty glob"),
-        ("FASTMAP_FAULTS", "no", "is not a way to serve faults: give signal or service"),
-        ("FASTMAP_DIRECT", "no", "is not a way to map files in memory: give auto or always or never"),
-        ("FASTMAP_PERSIST", "no", "is not a way to make stores last: give auto or cache-lines"),
+        ("FASTMAP_FAULTS", "no", "is not one of its values: give signal or service"),
+        ("FASTMAP_DIRECT", "no", "is not one of its values: give auto or always or never"),
+        ("FASTMAP_PERSIST", "no", "is not one of its values: give auto or cache-lines"),
     ] {
         let with_heap = ["--heap", "heap", "--", "true"];
         run_in(place.path(), place.command(&with_heap).env(variable, value)).failed_with(2, &[variable, part]);
@@ -238,8 +238,8 @@ fn variables_count_where_no_flag_is_given() {
 fn usage() {
     let place = Place::new();
     place.run(&[]).failed_with(2, &["PROGRAM"]);
-    place.run(&["--bogus", "--", "true"]).failed_with(2, &["--bogus", "see `fastmap --help`"]);
-    place.run(&["--cache", "4KB", "--", "true"]).failed_with(2, &["--cache: \"4KB\" is not a size"]);
+    place.run(&["--bogus", "--", "true"]).failed_with(2, &["--bogus", "see `fastmap run --help`"]);
+    place.run(&["--cache", "4XB", "--", "true"]).failed_with(2, &["--cache: \"4XB\" is not a size", "or auto"]);
     place
         .run(&["--cache", "60KiB", "--", "true"])
         .failed_with(2, &["--cache: 60KiB is too small: give at least 64KiB"]);
@@ -273,7 +273,9 @@ fn usage() {
         place.run(&[flags, &["--", "true"]].concat()).failed_with(2, &[&refused, "add --cache SIZE"]);
         place.run(&[flags, &["--heap", "heap", "--", "true"]].concat()).succeeded();
     }
-    place.run(&["--heap", "heap:1GB", "--", "true"]).failed_with(2, &["--heap: \"1GB\" is not a size"]);
+    place
+        .run(&["--heap", "h:abc", "--", "true"])
+        .failed_with(2, &["--heap: \"abc\" is not a size", "part of the file's name"]);
     let help = place.run(&["--help"]);
     help.succeeded();
     for part in [
@@ -435,9 +437,9 @@ fn libraries_are_found_or_missed() {
     let spaced = place.path().join("a b.so");
     fs::copy(&place.library, &spaced).unwrap();
     run_in(place.path(), command.env("FASTMAP_PRELOAD", &spaced)).failed_with(1, &["no path with a space or a colon"]);
-    // Installed: bin/fastmap and the libraries in lib.
-    for folder in ["bin", "lib"] {
-        fs::create_dir(place.path().join(folder)).unwrap();
+    // Installed: bin/fastmap and the libraries in lib/fastmap.
+    for folder in ["bin", "lib/fastmap"] {
+        fs::create_dir_all(place.path().join(folder)).unwrap();
     }
     let fastmap = place.path().join("bin/fastmap");
     make_program(&fastmap, &fs::read(FASTMAP).unwrap());
@@ -446,13 +448,14 @@ fn libraries_are_found_or_missed() {
         command.arg("run").args(args).args(["--", "sh", "-c", "echo $LD_PRELOAD"]);
         run_in(place.path(), command.env_remove("FASTMAP_PRELOAD").env_remove("LD_PRELOAD"))
     };
-    let lib = place.path().canonicalize().unwrap().join("lib");
+    let lib = place.path().canonicalize().unwrap().join("lib/fastmap");
     for (name, args) in [
         ("libfastmap_steer.so", &[][..]),
         ("libfastmap_preload.so", &["--cache", "1MiB"]),
         ("libfastmap_preload_heap.so", &["--heap", "heap"]),
     ] {
-        let places = [format!("{name}: not found: looked for "), format!("/bin/{name} and "), format!("/lib/{name}")];
+        let places =
+            [format!("{name}: not found: looked for "), format!("/bin/{name} and "), format!("/lib/fastmap/{name}")];
         installed(args).failed_with(1, &places.each_ref().map(String::as_str));
         fs::copy(&place.library, lib.join(name)).unwrap();
         let steering = if args.is_empty() { String::new() } else { format!(":{}/libfastmap_steer.so", lib.display()) };
@@ -539,6 +542,10 @@ fn objects_that_cannot_be() {
     refused(&["--object", &file, "--object", "s3://b/k=./at"], 2, &["--object: ", "/at: two objects"]);
     refused(&["--deadline", "1"], 2, &["--deadline: there is no object"]);
     refused(&["--object", &file, "--deadline", "soon"], 2, &["--deadline: \"soon\" is not a deadline", "never"]);
-    refused(&["--object", &file, "--tier-limit", "1MiB"], 1, &["--tier: ", "too small"]);
-    refused(&["--object", &file, "--tier", "/dev/null/tier"], 1, &["--tier: /dev/null/tier: "]);
+    refused(&["--object", &file, "--tier-limit", "1MiB"], 2, &["--tier-limit: ", "too small"]);
+    refused(
+        &["--object", &file, "--tier", "/dev/null/tier"],
+        1,
+        &["/dev/null/tier: there is no such folder", "there is no /dev/null"],
+    );
 }

@@ -9,7 +9,7 @@ use super::table::{Piece, Removed, Share, Table};
 use super::unmap::{clear_way, retire};
 use super::why::{self, Why};
 use crate::deferred::protocol::DeferredMode;
-use crate::error::Error;
+use crate::error::{Error, tell_of_fallback};
 use crate::fault::child::{self, ChildMap};
 use crate::files::facts::facts_of;
 use crate::files::foreign_writers::Unwatched;
@@ -18,6 +18,7 @@ use crate::files::{closing, foreign_writers, table as files};
 use crate::map::cache::Cache;
 use crate::modes::Fallback;
 use crate::region::address::Place;
+use crate::region::region::Region;
 use crate::store::origin::OriginStore;
 use crate::store::{self, Origin, one_writer};
 use crate::sys::{PAGE, descriptor_table, file, fork, memory};
@@ -60,6 +61,10 @@ impl Request {
     /// `MAP_SHARED` or `MAP_PRIVATE`.
     fn kind(&self) -> i32 {
         if self.flags & libc::MAP_TYPE == libc::MAP_PRIVATE { libc::MAP_PRIVATE } else { libc::MAP_SHARED }
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
 }
 
@@ -196,9 +201,8 @@ pub unsafe fn map_origin(
                 ManuallyDrop::new(copy).as_raw_fd()
             }
         };
-        let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
         let make = |at| ChildMap::new(at, request.offset, facts.size, origin, fd, cache.capacity());
-        let at = child::map(make, request.len.next_multiple_of(PAGE), fixed.then_some(request.addr));
+        let at = child::map(make, request.len.next_multiple_of(PAGE), request.is_fixed().then_some(request.addr));
         return at.map(|at| at as *mut u8).map_err(|error| refuse(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
     let (facts, open) = OriginStore::opener(facts, origin);
@@ -206,6 +210,205 @@ pub unsafe fn map_origin(
     let request = Request { flags, one_writer: false, fallback: Fallback::Buffered, async_stores: false, ..*request };
     // SAFETY: the caller's contract.
     unsafe { map_as(&from, facts, cache, &request, &open) }?.ok_or_else(|| refuse(libc::ENOMEM))
+}
+
+/// A call that the cache may serve.
+struct Call<'a> {
+    from: &'a File,
+    facts: file::Facts,
+    cache: &'a Cache,
+    request: &'a Request,
+    open: store::Open<'a>,
+    /// The part of the file, in whole pages.
+    in_file: Range<usize>,
+    /// The addresses, if the caller chooses them.
+    place: Option<Range<usize>>,
+    writable: bool,
+    /// mprotect(2) may make it writable.
+    may_write: bool,
+}
+
+impl<'a> Call<'a> {
+    /// `None`: the kernel refuses the call, or serves it without looking at the file's other maps.
+    fn new(
+        from: &'a File,
+        facts: file::Facts,
+        cache: &'a Cache,
+        request: &'a Request,
+        open: store::Open<'a>,
+    ) -> Option<Self> {
+        let writable = request.prot & libc::PROT_WRITE != 0;
+        let mode = file::access_mode(from);
+        let refused = mode == libc::O_WRONLY || writable && mode != libc::O_RDWR;
+        let odd = !request.offset.is_multiple_of(PAGE as u64) || request.len == 0;
+        let start = request.offset as usize;
+        let in_file = start..start.checked_add(request.len)?.checked_next_multiple_of(PAGE)?;
+        let is_private = request.kind() == libc::MAP_PRIVATE;
+        // Stores to a private mapping are not the file's.
+        if refused || odd || is_private && request.prot != libc::PROT_READ {
+            return None;
+        }
+        let place =
+            if request.is_fixed() { Some(range_of(request.addr, in_file.len(), libc::ENOMEM).ok()?) } else { None };
+        let may_write = mode == libc::O_RDWR && !facts.identity.is_unique() && !is_private;
+        Some(Call { from, facts, cache, request, open, in_file, place, writable, may_write })
+    }
+
+    fn identity(&self) -> file::Identity {
+        self.facts.identity
+    }
+
+    /// The kernel serves the call: all maps of the file must agree.
+    fn leave(&self, owner: &Owner, why: Why) -> crate::error::Result<Option<*mut u8>> {
+        convert(owner, self.identity(), why)?;
+        why::tell_of(self.from, self.identity(), why);
+        Ok(None)
+    }
+
+    /// Clears the place of what is mapped there. The maps of the file that the new one replaces are kept until it is there: one may be the file's
+    /// last.
+    ///
+    /// # Safety
+    /// The caller wants what is there gone.
+    unsafe fn clear(&self, owner: &Owner, place: &Range<usize>) -> crate::error::Result<Removed> {
+        // A place whose address follows from those of the file's other maps is in the file's region, or joins it.
+        let base = place.start - self.in_file.start;
+        let is_in_place = |piece: &&Piece| {
+            let address = piece.share.region.address();
+            piece.share.identity == self.identity()
+                && address.start() as usize == base
+                && address.may_have(&self.in_file)
+        };
+        let region = look(|table| table.pieces().iter().find(is_in_place).map(|piece| piece.share.region.clone()));
+        let others = match &region {
+            Some(region) => region.address().foreign_in(&self.in_file),
+            None => vec![self.in_file.clone()],
+        };
+        for part in others {
+            let part = base + part.start..base + part.end;
+            // SAFETY: the contract.
+            let cleared =
+                unsafe { clear_way(owner, &part) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
+                    // Reserved at once: otherwise memory that is allocated for the map could come to lie there.
+                    // SAFETY: the same; or it was free just now.
+                    unsafe { memory::reserve_at(part.start as *mut u8, part.len()) }
+                });
+            cleared.map_err(|source| Error::Io { path: file::path_of(self.from), operation: CLEARING, source })?;
+        }
+        Ok(region.map(|_| owner.change(|table| table.remove(place, true))).unwrap_or_default())
+    }
+
+    /// Maps the file, when the place is clear. `Ok(Err(_))`: the kernel has to map all of the file.
+    fn map(&self, owner: &Owner) -> crate::error::Result<Result<*mut u8, Why>> {
+        let is_kernels = |table: &mut Table| {
+            table.meet(self.from, self.identity());
+            table.is_kernels(self.identity(), self.place.as_ref().unwrap_or(&(0..0)))
+        };
+        if owner.change(is_kernels) {
+            return Ok(Err(Why::Before));
+        }
+        let region = match self.attach() {
+            Ok(Some(region)) => region,
+            Ok(None) => return Ok(Err(Why::Missing)),
+            Err(Error::Outgrown { .. }) => return Ok(Err(Why::Twice)),
+            Err(error) => return Err(error),
+        };
+        fork_of::expect_children();
+        let writer = (!self.writable && self.may_write).then(|| file::another(self.from).ok()).flatten();
+        let share = Arc::new(Share {
+            region: region.clone(),
+            identity: self.identity(),
+            writer,
+            may_write: self.may_write,
+            kind: self.request.kind(),
+            moved: AtomicBool::new(false),
+        });
+        // The watch begins now that the share keeps the region: the end of a region forgets the watch.
+        if let Some(why) = self.watch()? {
+            return Ok(Err(why));
+        }
+        let mapped = owner.change(|table| self.enter(table, &share));
+        if let Ok(Ok(_)) = mapped {
+            why::tell(&region, None);
+        }
+        mapped.map_err(|error| region.io_error("protect its map (mprotect)", std::io::Error::from_raw_os_error(error)))
+    }
+
+    /// The file's region, which is made if there is none.
+    fn attach(&self) -> crate::error::Result<Option<Arc<Region>>> {
+        // Of a file that the program writes, further parts will be mapped once it has grown.
+        let may_grow = || {
+            !self.identity().is_unique()
+                && (file::access_mode(self.from) != libc::O_RDONLY || file::is_open_to_write(self.identity()))
+        };
+        let room = if self.writable || !files::is_cached(self.identity()) && may_grow() { ROOM } else { 0 };
+        let with = |room| {
+            let place = match &self.place {
+                Some(place) => Place::Fixed { address: place.start, offset: self.in_file.start, room },
+                None => Place::Room(room),
+            };
+            let options = AttachOptions {
+                pool: Some(&self.cache.pool),
+                writable: self.writable,
+                one_writer: self.request.one_writer,
+                fallback: self.request.fallback,
+                place,
+                scratch: false,
+                by_address: true,
+                deferred: DeferredMode { initial: None, keep: self.request.async_stores },
+            };
+            files::attach(self.from, &self.facts, self.in_file.end, options, self.open)
+        };
+        match with(room) {
+            // Address space may be limited (setrlimit(2)).
+            Err(Error::Io { source, .. }) if room > 0 && source.raw_os_error() == Some(libc::ENOMEM) => with(0),
+            attached => attached,
+        }
+    }
+
+    /// Watches for other processes that write the file. The reason why the kernel has to map it, if one does or that cannot be seen.
+    fn watch(&self) -> crate::error::Result<Option<Why>> {
+        if !self.request.one_writer {
+            return Ok(None);
+        }
+        if self.writable {
+            return Ok((!watch_written(self.from, self.identity())).then_some(Why::WrittenElsewhere));
+        }
+        let is_mapped = || look(|table| table.pieces().iter().any(|piece| piece.share.identity == self.identity()));
+        match watch(self.from, &self.facts, self.request.fallback) {
+            Ok(true) => Ok(None),
+            Ok(false) => Ok(Some(Why::Written)),
+            // The file's other maps are converted with it: a call that the kernel would serve does not fail.
+            Err(_) if is_mapped() => Ok(Some(Why::Written)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Enters the map into the table, and protects its addresses. The caller keeps the share: the end of the last one needs the table.
+    fn enter(&self, table: &mut Table, share: &Arc<Share>) -> Result<Result<*mut u8, Why>, i32> {
+        let region = &share.region;
+        let start = region.address().start().wrapping_add(self.in_file.start) as usize;
+        let at = start..start + self.in_file.len();
+        let differs = |(one, _): (&Piece, Range<usize>)| {
+            let is_shared = share.kind == libc::MAP_SHARED && one.share.kind == share.kind;
+            !self.request.layers
+                || !is_shared
+                || one.prot != self.request.prot
+                || one.share.may_write != share.may_write
+        };
+        let is_misplaced = self.place.as_ref().is_some_and(|place| place.start != start);
+        // The region is the kernel's by now or not at the place that was asked for, or another map there is used otherwise.
+        let is_elsewhere = region.is_converted() || is_misplaced || table.meeting(&at).any(differs);
+        // SAFETY: a fixed place, which the caller wants cleared.
+        let is_taken = is_elsewhere || self.place.is_some() && !unsafe { region.make_own(&self.in_file) };
+        if is_taken || region.address().has_foreign(&self.in_file) {
+            return Ok(Err(if is_misplaced { Why::Place } else { Why::Twice }));
+        }
+        table.kernel_mappings.forget(&at);
+        table.add(Piece { at, prot: self.request.prot, not_in_children: false, share: share.clone() });
+        apply_all(table, region)?;
+        Ok(Ok(start as *mut u8))
+    }
 }
 
 /// # Safety
@@ -217,196 +420,49 @@ unsafe fn map_as(
     request: &Request,
     open: store::Open<'_>,
 ) -> crate::error::Result<Option<*mut u8>> {
-    let writable = request.prot & libc::PROT_WRITE != 0;
-    let mode = file::access_mode(from);
-    let refused = mode == libc::O_WRONLY || writable && mode != libc::O_RDWR;
-    let odd = !request.offset.is_multiple_of(PAGE as u64) || request.len == 0;
-    let Some(end) =
-        (request.offset as usize).checked_add(request.len).and_then(|end| end.checked_next_multiple_of(PAGE))
-    else {
-        return Ok(None);
-    };
-    let is_private = request.kind() == libc::MAP_PRIVATE;
-    // Stores to a private mapping are not the file's.
-    if refused || odd || is_private && request.prot != libc::PROT_READ {
-        return Ok(None);
-    }
+    let Some(call) = Call::new(from, facts, cache, request, open) else { return Ok(None) };
     if fork::is_child() {
-        why::tell_of(from, facts.identity, Why::Child);
+        why::tell_of(from, call.identity(), Why::Child);
         return Ok(None);
     }
     // Before the table is owned: other threads need not wait for the close, too.
-    closing::await_close(facts.identity);
+    closing::await_close(call.identity());
     let owner = own();
-    let leave = |why| {
-        convert(&owner, facts.identity, why)?;
-        why::tell_of(from, facts.identity, why);
-        Ok(None)
-    };
     if !SERVED.contains(&request.prot) {
-        return leave(Why::Protection);
-    }
-    let in_file = request.offset as usize..end;
-    let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
-    let wanted = request.addr..request.addr.saturating_add(in_file.len());
-    // The kernel refuses a place that is no range of addresses.
-    if fixed && (!request.addr.is_multiple_of(PAGE) || range_of(request.addr, in_file.len(), libc::ENOMEM).is_err()) {
-        return Ok(None);
-    }
-    if fixed && request.addr < in_file.start {
-        why::tell_of(from, facts.identity, Why::Place);
-        return Ok(None);
+        return call.leave(&owner, Why::Protection);
     }
     // `MAP_FIXED_NOREPLACE` wins over `MAP_FIXED`.
     let replaces = request.flags & libc::MAP_FIXED_NOREPLACE == 0;
-    if fixed && !replaces && !is_free(&wanted) {
-        return Ok(None);
+    if let Some(place) = &call.place {
+        if place.start < call.in_file.start {
+            why::tell_of(from, call.identity(), Why::Place);
+            return Ok(None);
+        }
+        if !replaces && !is_free(place) {
+            return Ok(None);
+        }
     }
     if !descriptor_table::is_engines() {
         // All maps of the file must agree, and a caller that is refused this one may map the file through the kernel.
-        convert(&owner, facts.identity, Why::Descriptors)?;
+        convert(&owner, call.identity(), Why::Descriptors)?;
     }
-    // The maps that make way are kept until the new one is there: one may be the file's last.
-    let before = if fixed {
-        // A place whose address follows from those of the file's other maps is in the file's region, or joins it.
-        let base = wanted.start - in_file.start;
-        let is_in_place = |piece: &&Piece| {
-            let address = piece.share.region.address();
-            piece.share.identity == facts.identity && address.start() as usize == base && address.may_have(&in_file)
-        };
-        let region = look(|table| table.pieces().iter().find(is_in_place).map(|piece| piece.share.region.clone()));
-        let others = match &region {
-            Some(region) => region.address().foreign_in(&in_file),
-            None => vec![in_file.clone()],
-        };
-        for part in others {
-            let place = base + part.start..base + part.end;
-            // SAFETY: the caller wants what is there gone.
-            let cleared =
-                unsafe { clear_way(&owner, &place) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
-                    // Reserved at once: otherwise memory that is allocated for the map could come to lie there.
-                    // SAFETY: the same; or it was free just now.
-                    unsafe { memory::reserve_at(place.start as *mut u8, place.len()) }
-                });
-            cleared.map_err(|source| Error::Io { path: file::path_of(from), operation: CLEARING, source })?;
-        }
-        region.map(|_| owner.change(|table| table.remove(&wanted, true))).unwrap_or_default()
-    } else {
-        Removed::default()
+    let before = match &call.place {
+        // SAFETY: the caller wants what is there gone.
+        Some(place) => unsafe { call.clear(&owner, place)? },
+        None => Removed::default(),
     };
-    let may_write = mode == libc::O_RDWR && !facts.identity.is_unique() && !is_private;
-    let mapped = attach(&owner, from, &facts, cache, request, in_file, may_write, open);
+    let mapped = call.map(&owner);
     // Parts that the new map covers again stay as they are.
     drop(retire(&owner, before));
-    if fixed && !replaces && !matches!(mapped, Ok(Ok(_))) {
+    if let (Some(place), false, false) = (&call.place, replaces, matches!(mapped, Ok(Ok(_)))) {
         // Free again, for the kernel to map.
         // SAFETY: it was free, and nothing was mapped there but what holds it.
-        unsafe { libc::munmap(wanted.start as *mut _, wanted.len()) };
+        unsafe { libc::munmap(place.start as *mut _, place.len()) };
     }
     match mapped? {
         Ok(at) => Ok(Some(at)),
-        Err(why) => leave(why),
+        Err(why) => call.leave(&owner, why),
     }
-}
-
-/// The rest of [`map`], when its place is clear. `Ok(Err(_))`: the kernel has to map all of the file.
-#[allow(clippy::too_many_arguments)]
-fn attach(
-    owner: &Owner,
-    from: &File,
-    facts: &file::Facts,
-    cache: &Cache,
-    request: &Request,
-    in_file: Range<usize>,
-    may_write: bool,
-    open: store::Open<'_>,
-) -> crate::error::Result<Result<*mut u8, Why>> {
-    let writable = request.prot & libc::PROT_WRITE != 0;
-    let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
-    let replaced = if fixed { request.addr..request.addr.saturating_add(in_file.len()) } else { 0..0 };
-    let is_kernels = |table: &mut Table| {
-        table.meet(from, facts.identity);
-        table.is_kernels(facts.identity, &replaced)
-    };
-    if owner.change(is_kernels) {
-        return Ok(Err(Why::Before));
-    }
-    // Of a file that the program writes, further parts will be mapped once it has grown.
-    let may_grow = || {
-        !facts.identity.is_unique()
-            && (file::access_mode(from) != libc::O_RDONLY || file::is_open_to_write(facts.identity))
-    };
-    let room = if writable || !files::is_cached(facts.identity) && may_grow() { ROOM } else { 0 };
-    let place = |room| match fixed {
-        true => Place::Fixed { address: request.addr, offset: in_file.start, room },
-        false => Place::Room(room),
-    };
-    let (one_writer, fallback) = (request.one_writer, request.fallback);
-    let deferred = DeferredMode { initial: None, keep: request.async_stores };
-    let options = |place| AttachOptions {
-        pool: Some(&cache.pool),
-        writable,
-        one_writer,
-        fallback,
-        place,
-        scratch: false,
-        by_address: true,
-        deferred,
-    };
-    let attached = match files::attach(from, facts, in_file.end, options(place(room)), open) {
-        // Address space may be limited (setrlimit(2)).
-        Err(Error::Io { source, .. }) if room > 0 && source.raw_os_error() == Some(libc::ENOMEM) => {
-            files::attach(from, facts, in_file.end, options(place(0)), open)
-        }
-        attached => attached,
-    };
-    let region = match attached {
-        Ok(Some(region)) => region,
-        Ok(None) => return Ok(Err(Why::Missing)),
-        Err(Error::Outgrown { .. }) => return Ok(Err(Why::Twice)),
-        Err(error) => return Err(error),
-    };
-    fork_of::expect_children();
-    let writer = (!writable && may_write).then(|| file::another(from).ok()).flatten();
-    let (identity, kind, moved) = (facts.identity, request.kind(), AtomicBool::new(false));
-    let share = Arc::new(Share { region: region.clone(), identity, writer, may_write, kind, moved });
-    // The watch begins now that the share keeps the region: the end of a region forgets the watch.
-    if writable && request.one_writer {
-        if !watch_written(from, identity) {
-            return Ok(Err(Why::WrittenElsewhere));
-        }
-    } else if request.one_writer {
-        let is_mapped = || look(|table| table.pieces().iter().any(|piece| piece.share.identity == facts.identity));
-        match watch(from, facts, request.fallback) {
-            Ok(true) => {}
-            Ok(false) => return Ok(Err(Why::Written)),
-            // The file's other maps are converted with it: a call that the kernel would serve does not fail.
-            Err(_) if is_mapped() => return Ok(Err(Why::Written)),
-            Err(error) => return Err(error),
-        }
-    }
-    let start = region.address().start().wrapping_add(in_file.start) as usize;
-    let at = start..start + in_file.len();
-    let mapped = owner.change(|table| {
-        let differs = |(one, _): (&Piece, Range<usize>)| {
-            let is_shared = kind == libc::MAP_SHARED && one.share.kind == kind;
-            !request.layers || !is_shared || one.prot != request.prot || one.share.may_write != may_write
-        };
-        // The region is the kernel's by now or not at the place that was asked for, or another map there is used otherwise.
-        let is_elsewhere = region.is_converted() || fixed && start != request.addr || table.meeting(&at).any(differs);
-        // SAFETY: a fixed place, which the caller wants cleared.
-        if is_elsewhere || fixed && !unsafe { region.make_own(&in_file) } || region.address().has_foreign(&in_file) {
-            return Ok(Err(if fixed && start != request.addr { Why::Place } else { Why::Twice }));
-        }
-        table.kernel_mappings.forget(&at);
-        table.add(Piece { at: at.clone(), prot: request.prot, not_in_children: false, share: share.clone() });
-        apply_all(table, &region)?;
-        Ok(Ok(start as *mut u8))
-    });
-    if let Ok(Ok(_)) = mapped {
-        why::tell(&region, None);
-    }
-    mapped.map_err(|error: i32| region.io_error("protect its map (mprotect)", std::io::Error::from_raw_os_error(error)))
 }
 
 /// Watches for other processes that write a file which is to be mapped for reading (`files/foreign_writers.rs`). False: the kernel is to map it.
@@ -418,7 +474,7 @@ fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::
         remedy: format!("{why}; map it through the kernel, or see to it that nobody else writes it"),
     };
     if fallback == Fallback::Kernel {
-        tracing::warn!(%error, "mapped through the kernel instead");
+        tell_of_fallback(&error);
         return Ok(false);
     }
     Err(error)

@@ -59,4 +59,4 @@ pub use protect::{leave_file_to_kernel, protect};
 pub use remap::remap;
 pub use sync::{async_read, initial_line, sync, synchronise};
 pub use unmap::{make_way, unmap};
-pub use why::{Served, Why, listen, say_kernels};
+pub use why::{Served, Why, listen, say_kernels, say_no_engine};

@@ -23,117 +23,184 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Errors
 /// Those of mremap(2).
 pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new: usize) -> Result<*mut u8, i32> {
-    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-    let new_len = new_len.checked_next_multiple_of(PAGE).ok_or(libc::EINVAL)?;
-    let is_at_a_place = flags & libc::MREMAP_FIXED != 0;
-    let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
-    let range = range_of(old, old_len, libc::EINVAL)?;
-    let place = if is_at_a_place { range_of(new, new_len, libc::EINVAL)? } else { 0..0 };
-    // Checked before anything at the new place goes.
-    if flags & !known != 0
-        || new_len == 0
-        || moves && flags & libc::MREMAP_MAYMOVE == 0
-        || flags & libc::MREMAP_DONTUNMAP != 0 && new_len != range.len()
-        || intersection(&range, &place).is_some()
-    {
-        return Err(libc::EINVAL);
-    }
-    let first = range.start..range.end.max(range.start + 1);
+    let wanted = Wanted::check(old, old_len, new_len, flags, new)?;
     let owner = own();
-    if kinds_in(&first).first().is_some_and(|(_, kind)| *kind == Kind::Unmapped) {
+    if kinds_in(&wanted.touched()).first().is_some_and(|(_, kind)| *kind == Kind::Unmapped) {
         return Err(libc::EFAULT);
     }
-    if is_at_a_place {
+    if let Some(place) = &wanted.place {
         let mut there = 0;
         // SAFETY: one page, one byte.
         if unsafe { libc::mincore(old as *mut _, PAGE, &mut there) } != 0 {
             return Err(libc::EFAULT);
         }
         // SAFETY: the caller wants what is there gone.
-        unsafe { clear_way(&owner, &place)? };
+        unsafe { clear_way(&owner, place)? };
     }
-    let by_kernel = || {
-        // SAFETY: the caller's contract.
-        unsafe { remap_by_kernel(&owner, &range, new_len, flags, new) }
-    };
-    let Some(piece) = look(|table| {
-        let inside = |piece: &&Piece| piece.at.start <= range.start && first.end <= piece.at.end;
-        let mut pieces = table.pieces().iter().rev();
-        // Of several layers the map of just this range.
-        let exact = table.pieces().iter().rev().find(|piece| piece.at == range);
-        exact.or_else(|| pieces.find(inside)).cloned()
-    }) else {
-        convert_range(&owner, &range, Why::Moved)?;
-        return by_kernel();
-    };
-    let (region, identity) = (piece.share.region.clone(), piece.share.identity);
-    let offset = region.address().page_at(range.start) * PAGE;
-    let in_file = offset..offset + new_len;
-    let to = range.start..range.start + new_len;
-    let is_plain = flags & !libc::MREMAP_MAYMOVE == 0 && old_len > 0;
-    if is_plain && new_len <= range.len() {
-        if new_len < range.len() {
-            let removed = owner.change(|table| table.shrink(&piece, &(to.end..range.end)));
-            drop(retire(&owner, removed));
+    match wanted.piece() {
+        Some(piece) => {
+            if let Some(at) = change_cached(&owner, &wanted, &piece)? {
+                return Ok(at);
+            }
+            drop(piece);
+            convert_range(&owner, &wanted.touched(), Why::Moved)
+                .map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
         }
-        return Ok(old as *mut u8);
+        None => convert_range(&owner, &wanted.from, Why::Moved)?,
     }
-    // Memory that grows out of locked memory has to be locked as well.
-    let is_plain = is_plain && !look(|table| table.is_locked(&range));
-    let grown = range.end..to.end;
-    // A map behind it is another one, even if its bytes follow in the file.
-    let has_room =
-        is_plain && !region.address().has_foreign(&in_file) && look(|table| table.meeting(&grown).next().is_none());
-    if has_room && range.end == piece.at.end {
-        region.store().note_mapped(in_file.end);
-        owner.change(|table| {
-            table.grow(&piece, &range, to.clone());
-            apply_protections(table, &to)
-        })?;
-        return Ok(old as *mut u8);
+    // SAFETY: the caller's contract.
+    unsafe { remap_by_kernel(&owner, &wanted, new) }
+}
+
+/// The arguments of a call, checked.
+struct Wanted {
+    from: Range<usize>,
+    new_len: usize,
+    flags: i32,
+    /// The new addresses, if the caller chooses them (`MREMAP_FIXED`).
+    place: Option<Range<usize>>,
+}
+
+/// How a call on a cached map is served.
+enum Plan {
+    /// Its end goes.
+    Shrink,
+    /// It grows in place.
+    Grow,
+    /// It cannot grow in place, and the caller does not let it move.
+    Refuse,
+    /// It moves to a larger region. It is the file's only map.
+    Move,
+    /// The file is converted, and the kernel serves the call.
+    Convert,
+}
+
+impl Wanted {
+    /// Checks everything that needs no look at what is mapped: nothing has changed yet.
+    fn check(old: usize, old_len: usize, new_len: usize, flags: i32, new: usize) -> Result<Self, i32> {
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let new_len = new_len.checked_next_multiple_of(PAGE).ok_or(libc::EINVAL)?;
+        let is_at_a_place = flags & libc::MREMAP_FIXED != 0;
+        let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+        let from = range_of(old, old_len, libc::EINVAL)?;
+        let place = is_at_a_place.then(|| range_of(new, new_len, libc::EINVAL)).transpose()?;
+        if flags & !known != 0
+            || new_len == 0
+            || moves && flags & libc::MREMAP_MAYMOVE == 0
+            || flags & libc::MREMAP_DONTUNMAP != 0 && new_len != from.len()
+            || place.as_ref().is_some_and(|place| intersection(&from, place).is_some())
+        {
+            return Err(libc::EINVAL);
+        }
+        Ok(Wanted { from, new_len, flags, place })
     }
-    if is_plain && flags & libc::MREMAP_MAYMOVE == 0 {
-        return Err(libc::ENOMEM);
+
+    /// The old addresses. Of none (which asks for another mapping of the same) the first byte.
+    fn touched(&self) -> Range<usize> {
+        self.from.start..self.from.end.max(self.from.start + 1)
     }
-    let is_alone = |table: &Table| {
-        table.pieces().iter().filter(|one| Arc::ptr_eq(&one.share.region, &region)).count() == 1
-            && !keep::is_kept(table, &range)
-    };
-    if is_plain && piece.at == range && look(is_alone) {
-        // If another thread maps the file at this moment it is converted after all.
-        if let Ok(larger) = files::replace(identity, &region, in_file.end, None) {
-            piece.share.moved.store(true, Ordering::Release);
-            let start = larger.address().start().wrapping_add(offset) as usize;
-            let writer = piece.share.writer.as_ref().and_then(|file| file::another(file).ok());
-            let (may_write, kind) = (piece.share.may_write, piece.share.kind);
-            let moved = AtomicBool::new(false);
-            let share = Arc::new(Share { region: larger, identity, writer, may_write, kind, moved });
-            let at = start..start + new_len;
+
+    /// The addresses of a map that stays where it is.
+    fn in_place(&self) -> Range<usize> {
+        self.from.start..self.from.start + self.new_len
+    }
+
+    /// The cached map that the call is about. Of several layers it is the map of just this range.
+    fn piece(&self) -> Option<Piece> {
+        let touched = self.touched();
+        let inside = |piece: &&Piece| piece.at.start <= touched.start && touched.end <= piece.at.end;
+        look(|table| {
+            let exact = table.pieces().iter().rev().find(|piece| piece.at == self.from);
+            exact.or_else(|| table.pieces().iter().rev().find(inside)).cloned()
+        })
+    }
+
+    /// The part of the file that the map has afterwards.
+    fn in_file(&self, piece: &Piece) -> Range<usize> {
+        let offset = piece.share.region.address().page_at(self.from.start) * PAGE;
+        offset..offset + self.new_len
+    }
+
+    fn plan(&self, piece: &Piece) -> Plan {
+        let region = &piece.share.region;
+        if self.flags & !libc::MREMAP_MAYMOVE != 0 || self.from.is_empty() {
+            return Plan::Convert;
+        }
+        if self.new_len <= self.from.len() {
+            return Plan::Shrink;
+        }
+        // Memory that grows out of locked memory has to be locked as well.
+        if look(|table| table.is_locked(&self.from)) {
+            return Plan::Convert;
+        }
+        // A map behind it is another one, even if its bytes follow in the file.
+        let grown = self.from.end..self.in_place().end;
+        let has_room =
+            !region.address().has_foreign(&self.in_file(piece)) && look(|table| table.meeting(&grown).next().is_none());
+        if has_room && self.from.end == piece.at.end {
+            return Plan::Grow;
+        }
+        if self.flags & libc::MREMAP_MAYMOVE == 0 {
+            return Plan::Refuse;
+        }
+        let is_alone = |table: &Table| {
+            table.pieces().iter().filter(|one| Arc::ptr_eq(&one.share.region, region)).count() == 1
+                && !keep::is_kept(table, &self.from)
+        };
+        if piece.at == self.from && look(is_alone) { Plan::Move } else { Plan::Convert }
+    }
+}
+
+/// Serves a call on a cached map. `None`: the file has to be converted.
+fn change_cached(owner: &Owner, wanted: &Wanted, piece: &Piece) -> Result<Option<*mut u8>, i32> {
+    let to = wanted.in_place();
+    match wanted.plan(piece) {
+        Plan::Shrink => {
+            if to.end < wanted.from.end {
+                let removed = owner.change(|table| table.shrink(piece, &(to.end..wanted.from.end)));
+                drop(retire(owner, removed));
+            }
+        }
+        Plan::Grow => {
+            piece.share.region.store().note_mapped(wanted.in_file(piece).end);
             owner.change(|table| {
-                table.remove(&piece.at, false);
-                table.add(Piece { at: at.clone(), share, ..piece.clone() });
-                apply_protections(table, &at)
+                table.grow(piece, &wanted.from, to.clone());
+                apply_protections(table, &to)
             })?;
-            return Ok(start as *mut u8);
         }
+        Plan::Refuse => return Err(libc::ENOMEM),
+        Plan::Move => return move_alone(owner, wanted, piece),
+        Plan::Convert => return Ok(None),
     }
-    drop((piece, region));
-    convert_range(&owner, &first, Why::Moved)
-        .map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
-    by_kernel()
+    Ok(Some(to.start as *mut u8))
+}
+
+/// Moves the only map of a file to a larger region. `None`: another thread maps the file at this moment.
+fn move_alone(owner: &Owner, wanted: &Wanted, piece: &Piece) -> Result<Option<*mut u8>, i32> {
+    let (identity, in_file) = (piece.share.identity, wanted.in_file(piece));
+    let Ok(larger) = files::replace(identity, &piece.share.region, in_file.end, None) else { return Ok(None) };
+    piece.share.moved.store(true, Ordering::Release);
+    let start = larger.address().start().wrapping_add(in_file.start) as usize;
+    let writer = piece.share.writer.as_ref().and_then(|file| file::another(file).ok());
+    let (may_write, kind) = (piece.share.may_write, piece.share.kind);
+    let moved = AtomicBool::new(false);
+    let share = Arc::new(Share { region: larger, identity, writer, may_write, kind, moved });
+    let at = start..start + wanted.new_len;
+    owner.change(|table| {
+        table.remove(&piece.at, false);
+        table.add(Piece { at: at.clone(), share, ..piece.clone() });
+        apply_protections(table, &at)
+    })?;
+    Ok(Some(start as *mut u8))
 }
 
 /// mremap(2) of memory that is not cached.
 ///
 /// # Safety
 /// As for mremap(2); what is at a fixed place has made way.
-unsafe fn remap_by_kernel(
-    owner: &Owner,
-    from: &Range<usize>,
-    new_len: usize,
-    flags: i32,
-    new: usize,
-) -> Result<*mut u8, i32> {
+unsafe fn remap_by_kernel(owner: &Owner, wanted: &Wanted, new: usize) -> Result<*mut u8, i32> {
+    let Wanted { from, new_len, flags, .. } = wanted;
+    let (new_len, flags) = (*new_len, *flags);
     let moving = |old_len| {
         direct::moving(from, new_len, || {
             // SAFETY: the caller's contract.

@@ -248,6 +248,19 @@ pub fn say_kernels(path: &[u8], file: (u64, u64), why: &dyn Display) -> bool {
     }
 }
 
+/// Says on standard error that the engine cannot run here, so that the kernel has the maps of all files: once, in this process and the children
+/// that it forks.
+pub fn say_no_engine(why: &dyn Display) {
+    // No file has this number.
+    const NONE: (u64, u64) = (u64::MAX, 0);
+    if said().is_some_and(|said| matches!(said.note(NONE), Noted::New)) {
+        let mut line = Line { text: [0; 1024], len: 0 };
+        let _ =
+            write!(line, "fastmap: the engine cannot run here, so mapped files are the kernel's, and steered: {why}");
+        line.end();
+    }
+}
+
 /// Says once that writes of other processes to files that are stored to here are not seen.
 pub(super) fn say_unwatched(why: &dyn Display) {
     static SAID: AtomicBool = AtomicBool::new(false);

@@ -7,7 +7,8 @@
 //! Files of tmpfs and hugetlbfs do not outlive the machine, so there is nothing to do, unless the caller knows better
 //! ([`Persist::CacheLines`]). Then stores are tracked here, by asynchronous write-protection (`sys/pagemap.rs`), and large
 //! flushes write dirty pages only. Tracking is each mapping's own, so a flush looks at all mappings of the file
-//! (`direct/table.rs`).
+//! (`direct/table.rs`). It costs a trap for each page that is stored to. A program that stores to most pages between flushes
+//! has nothing of it, so there most flushes write all lines ([`LargeFlushes`]).
 
 use crate::counters::per_cpu::PerCpuCounter;
 use crate::direct::table::{self, Span};
@@ -24,6 +25,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{LazyLock, OnceLock};
 
 /// How stores to a mapping are made to last.
@@ -57,6 +59,9 @@ impl Durability {
 /// Bytes up to which a flush writes all lines of its range, and does not ask which pages are dirty. To ask, and to protect the page again
 /// so that its next store traps, costs as much as 64 KiB of lines.
 const SMALL: usize = 64 << 10;
+
+/// Flushes in a row that write all lines, at most. Two flushes that track come between.
+const MOST_PLAIN: u32 = 64;
 
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
@@ -201,10 +206,56 @@ pub fn try_tracking() -> io::Result<()> {
     Tracking::open().map(drop)
 }
 
-/// The lock of a file's large flushes. A flush waits for pages that another flush has found dirty and is writing.
-fn lock_of(file: Identity) -> &'static Lock {
-    static LOCKS: LazyLock<[Lock; 64]> = LazyLock::new(|| std::array::from_fn(|_| Lock::new()));
-    &LOCKS[file.numbers()[1] as usize % LOCKS.len()]
+/// The large flushes of a file.
+struct LargeFlushes {
+    /// A flush waits for pages that another flush has found dirty and is writing.
+    lock: Lock,
+    /// The flushes ahead that write all lines and leave the pages unprotected.
+    plain: AtomicU32,
+    /// What `plain` was when it was last set: 0 if the last flush found few dirty pages.
+    before: AtomicU32,
+    /// The last flush protected the pages, so the next one tells what was stored since then.
+    was_tracked: AtomicBool,
+}
+
+impl LargeFlushes {
+    fn of(file: Identity) -> &'static LargeFlushes {
+        static ALL: LazyLock<[LargeFlushes; 64]> = LazyLock::new(|| {
+            std::array::from_fn(|_| LargeFlushes {
+                lock: Lock::new(),
+                plain: AtomicU32::new(0),
+                before: AtomicU32::new(0),
+                was_tracked: AtomicBool::new(false),
+            })
+        });
+        &ALL[file.numbers()[1] as usize % ALL.len()]
+    }
+
+    /// Whether the next flush writes all lines. The caller holds the lock.
+    fn is_plain(&self) -> bool {
+        let plain = self.plain.load(Ordering::Relaxed);
+        if plain > 0 {
+            self.plain.store(plain - 1, Ordering::Relaxed);
+            self.was_tracked.store(false, Ordering::Relaxed);
+        }
+        plain > 0
+    }
+
+    /// Notes a flush that was told which pages are dirty: `dirty` bytes of `all`. The caller holds the lock.
+    fn note(&self, dirty: usize, all: usize) {
+        if !self.was_tracked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let is_dense = dirty >= all / 4 * 3;
+        // The first of them may be the only one.
+        let (before, plain) = match self.before.load(Ordering::Relaxed) {
+            _ if !is_dense => (0, 0),
+            0 => (2, 0),
+            before => ((before * 4).min(MOST_PLAIN), (before * 4).min(MOST_PLAIN)),
+        };
+        self.before.store(before, Ordering::Relaxed);
+        self.plain.store(plain, Ordering::Relaxed);
+    }
 }
 
 /// Writes a range of lines to memory. Returns the bytes written. There are no lines past the file's end.
@@ -269,13 +320,20 @@ fn flush_tracked(span: &Span, range: &Range<usize>) -> Result<usize, i32> {
     let Some(tracking) = Tracking::get() else { return write_lines(range.clone()) };
     let of_file = span.in_file(range);
     let _blocked = Blocked::but_sigbus();
-    let _held = lock_of(span.file).lock();
+    let flushes = LargeFlushes::of(span.file);
+    let _held = flushes.lock.lock();
+    if flushes.is_plain() {
+        // The lines are those of all mappings of the file.
+        return write_lines(range.clone());
+    }
     let all = table::meeting(0..usize::MAX);
     let mut others = all.filter(|other| other.file == span.file && other.durability == Durability::Tracked);
-    others.try_fold(0, |bytes, other| match other.part(&of_file) {
-        Some(part) => Ok(bytes + tracking.write_dirty(&other, part)?),
+    let dirty = others.try_fold(0, |bytes, other| match other.part(&of_file) {
+        Some(part) => tracking.write_dirty(&other, part).map(|written| bytes + written),
         None => Ok(bytes),
-    })
+    })?;
+    flushes.note(dirty, range.len());
+    Ok(dirty)
 }
 
 /// Forgets the mappings in a range of addresses, before it is unmapped. Stores through them are written first: flushes of
@@ -288,7 +346,7 @@ pub fn retire(range: &Range<usize>) {
     for span in table::meeting(range.clone()) {
         let part = span.at.start.max(range.start)..span.at.end.min(range.end);
         let _blocked = Blocked::but_sigbus();
-        let _held = lock_of(span.file).lock();
+        let _held = LargeFlushes::of(span.file).lock.lock();
         if span.durability == Durability::Tracked
             && let Some(tracking) = Tracking::get()
         {

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
 /// Called with the addresses of lines that are written.
 type Watch = Box<dyn FnMut(Range<usize>)>;
@@ -31,7 +31,9 @@ pub fn note(range: &Range<usize>) {
 const PAGES: usize = 1024;
 const WORDS: usize = PAGE / 8;
 
-fn file() -> Option<File> {
+/// A file, and the right to be the only test of this module that runs: files share what is known of large flushes by their numbers.
+fn file() -> Option<(File, MutexGuard<'static, ()>)> {
+    static ALONE: Mutex<()> = Mutex::new(());
     if let Err(why) = super::try_tracking() {
         crate::effort::skip(why);
         return None;
@@ -40,7 +42,7 @@ fn file() -> Option<File> {
         .inspect_err(|why| crate::effort::skip(format!("no file in /dev/shm: {why}")))
         .ok()?;
     file.set_len((PAGES * PAGE) as u64).unwrap();
-    Some(file)
+    Some((file, ALONE.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 fn map(file: &File) -> MapMut {
@@ -83,7 +85,7 @@ fn next(state: &mut u64) -> usize {
 
 #[test]
 fn what_was_stored_before_a_flush_lasts() {
-    let Some(file) = file() else { return };
+    let Some((file, _alone)) = file() else { return };
     let maps = [map(&file), map(&file), map(&file)];
     let shadow = shadow();
     watch(&maps, shadow);
@@ -108,13 +110,52 @@ fn what_was_stored_before_a_flush_lasts() {
     }
 }
 
+/// Faults that this thread has taken.
+fn faults() -> i64 {
+    // SAFETY: plain numbers, which the call fills.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
+        usage.ru_minflt
+    }
+}
+
+#[test]
+fn stores_to_all_pages_trap_in_few_rounds_and_all_last() {
+    let Some((file, _alone)) = file() else { return };
+    let maps = [map(&file), map(&file)];
+    let (shadow, seen) = (shadow(), words(&maps[0]));
+    watch(&maps, shadow);
+    let mut rounds_that_trap = 0;
+    for round in 1..=200 {
+        let before = faults();
+        // The stores come through both mappings.
+        (0..PAGES).for_each(|page| words(&maps[page % 2])[page * WORDS].store(round, Ordering::Relaxed));
+        rounds_that_trap += i64::from(faults() - before > PAGES as i64 / 2);
+        maps[0].flush().unwrap();
+        let differs = |word: &usize| shadow[*word].load(Ordering::Relaxed) != seen[*word].load(Ordering::Relaxed);
+        assert_eq!((0..PAGES * WORDS).find(differs), None, "round {round}");
+    }
+    assert!(rounds_that_trap <= 40, "stores trap in {rounds_that_trap} of 200 rounds");
+    // A few stores in a round, from here on: flushes write little again.
+    let written = |map: &MapMut| {
+        let before = map.flushed_bytes();
+        words(map)[7].store(1, Ordering::Relaxed);
+        map.flush().unwrap();
+        map.flushed_bytes() - before
+    };
+    let small = (0..70).map(|_| written(&maps[0])).filter(|bytes| *bytes < 1 << 20).count();
+    assert!(small >= 2, "{small} of 70 flushes write less than all");
+    assert!((0..10).all(|_| written(&maps[0]) < 1 << 20));
+}
+
 /// Each round has few stores. So a store that a flush misses is the last to its page, and nothing makes the page dirty again before the end
 /// of the round, when all stores must last.
 #[test]
 fn no_store_is_missed_by_flushes_at_the_same_time() {
     const ROUNDS: usize = 200;
     const WRITERS: usize = 3;
-    let Some(file) = file() else { return };
+    let Some((file, _alone)) = file() else { return };
     let maps = [map(&file), map(&file)];
     let (shadow, seen) = (shadow(), words(&maps[0]));
     let barrier = Barrier::new(WRITERS + 2);

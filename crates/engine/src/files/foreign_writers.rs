@@ -44,8 +44,8 @@ use std::time::{Duration, Instant};
 /// programs neither send nor wait for. It is sent to one thread, which blocks it and is never cancelled.
 const SIGNAL: i32 = 32;
 
-/// The interval at which leases are looked at, since the kernel may be unable to queue a signal (RLIMIT_SIGPENDING); milliseconds.
-const LOOK: i32 = 1000;
+/// The interval at which leases are looked at, since the kernel may be unable to queue a signal (RLIMIT_SIGPENDING).
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The pause before the process that opened a file is looked for once more: the event comes before the process has its descriptor.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -54,8 +54,8 @@ const AGAIN: Duration = Duration::from_millis(10);
 const BEFORE_EXEC: [Duration; 4] =
     [Duration::from_millis(1), Duration::from_millis(4), Duration::from_millis(16), Duration::from_millis(64)];
 
-/// The thread's pause after events that were all of this process's own doing: it writes its files as fast as it can.
-const OWN_PAUSE: Duration = Duration::from_micros(500);
+/// The pause after each event. Most are of this process's own doing: it writes its files as fast as it can.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// Called with a file that others use. If they write it, its maps are the kernel's on return. False: nobody that writes it was found.
 pub type GiveBack = fn(Identity, Change) -> bool;
@@ -124,10 +124,15 @@ fn noticed() -> MutexGuard<'static, Vec<(Identity, Change)>> {
 }
 
 /// The thread that waits for leases and events.
+///
+/// It waits for a signal (sigtimedwait(2)), and another thread sends it one when there are events. A thread that waits for both by
+/// descriptors has a signalfd(2), and that wakes at every SIGBUS of any thread: at every miss.
 struct Watcher {
     thread: i32,
     /// The group of fanotify(7), or the error number for which there is none.
     fanotify: Result<RawFd, i32>,
+    /// An eventfd(2) that ends the thread that waits for events.
+    end: RawFd,
 }
 
 /// Watches a file that is about to be read through the engine, until [`forget`]. `Err`: the file cannot be watched, or others have it open to
@@ -138,11 +143,14 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
     }
     let watcher = watcher(give_back).map_err(|error| format!("no thread watches for other writers: {error}"))?;
     let own = file::reopen(from, false, false).map_err(|error| format!("it cannot be opened again: {error}"))?;
-    if lease(&own, watcher.thread).is_ok() {
-        watched().push(Watched::new(identity, None, own, By::Lease));
-        wake(watcher.thread);
-        return Ok(());
-    }
+    let refused = match lease(&own, watcher.thread) {
+        Ok(()) => {
+            watched().push(Watched::new(identity, None, own, By::Lease));
+            wake(watcher.thread);
+            return Ok(());
+        }
+        Err(error) => error,
+    };
     let mapped = by_fanotify(watcher, own, identity).map_err(|error| {
         let error = io::Error::from_raw_os_error(error);
         format!("others may write it: there is no lease of it (fcntl), and no fanotify ({error})")
@@ -151,7 +159,29 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
         Use::Mapped(_, one) => one.is_shared && one.prot & libc::PROT_WRITE != 0,
         Use::Open(_, mode) => mode != libc::O_RDONLY,
     };
-    nobody(identity, mapped, writes).map_err(|writer| format!("process {writer} has it open or mapped to write"))
+    nobody(identity, mapped, writes).map_err(|writer| format!("process {writer} has it open or mapped to write"))?;
+    // The kernel gives no lease while somebody has the file open or mapped to write.
+    if refused == libc::EAGAIN && !is_written_here(identity, mapped) {
+        forget(identity);
+        return Err("a process that this one may not look at has it open or mapped to write".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether this process has a file open or mapped to write.
+fn is_written_here(identity: Identity, mapped: Option<(u32, u32, u64)>) -> bool {
+    let own = Path::new("/proc/self");
+    let writes =
+        |one: &maps::FileMapping| one.is_shared && (one.prot & libc::PROT_WRITE != 0 || maps::may_write(own, one));
+    open_here(identity).into_iter().any(|one| open_mode(own, one) != libc::O_RDONLY)
+        || mapped.is_some_and(|file| maps::of_process(own, file).iter().any(writes))
+}
+
+/// How a process has a descriptor open (`O_ACCMODE`), by its folder of proc(5).
+fn open_mode(process: &Path, descriptor: u32) -> i32 {
+    let info = proc_files::text(process.join(format!("fdinfo/{descriptor}")));
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0) & libc::O_ACCMODE
 }
 
 /// Why a file that is stored to cannot be watched.
@@ -197,7 +227,7 @@ fn by_fanotify(watcher: &Watcher, own: EngineFd<File>, identity: Identity) -> Re
     let mapped = maps::name_of(&own);
     let mut watched = watched();
     // Events until now are of other files, or of this one when it was watched before.
-    let (told, _) = drain(group, &watched);
+    let told = drain(group, &watched);
     mark(group, &own, true)?;
     let by = By::Fanotify(handle_of(&own));
     watched.push(Watched::new(identity, mapped, own, by));
@@ -392,10 +422,7 @@ fn elsewhere(
             if file::identity_of(Path::new(&name)) != Some(identity) {
                 continue;
             }
-            let info = proc_files::text(path.join(format!("fdinfo/{descriptor}")));
-            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-            let mode = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0) & libc::O_ACCMODE;
-            if counts(pid, Use::Open(descriptor, mode)) && !is_keeper(&path) {
+            if counts(pid, Use::Open(descriptor, open_mode(&path, descriptor))) && !is_keeper(&path) {
                 return Some(pid);
             }
         }
@@ -425,9 +452,12 @@ pub fn in_child() {
             unsafe { engine_fd::close(one.file.as_raw_fd()) };
         }
     }
-    if let Some(Ok(Watcher { fanotify: Ok(group), .. })) = WATCHER.get() {
-        // SAFETY: the group of the parent's watcher, whose thread is not in this child.
-        unsafe { engine_fd::close(*group) };
+    if let Some(Ok(Watcher { fanotify: Ok(group), end, .. })) = WATCHER.get() {
+        // SAFETY: descriptors of the parent's threads, which are not in this child.
+        unsafe {
+            engine_fd::close(*group);
+            engine_fd::close(*end);
+        }
     }
 }
 
@@ -439,14 +469,10 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
         // SAFETY: made just now.
         Ok(EngineFd::new(File::from(unsafe { OwnedFd::from_raw_fd(fd) })).leak())
     };
-    // Raw system calls: the C library leaves its own signals out of every set.
-    const SET: u64 = 1 << (SIGNAL - 1);
-    // SAFETY: numbers, and a set that the kernel reads.
-    let (signals, fanotify) = unsafe {
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        let signals = own(libc::syscall(libc::SYS_signalfd4, -1, &SET, size_of_val(&SET), flags) as RawFd)?;
+    // SAFETY: numbers.
+    let (end, fanotify) = unsafe {
         let kind = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
-        (signals, own(libc::fanotify_init(kind, libc::O_RDONLY as u32)))
+        (own(libc::eventfd(0, libc::EFD_CLOEXEC))?, own(libc::fanotify_init(kind, libc::O_RDONLY as u32)))
     };
     let fanotify = fanotify.map_err(|error| error.raw_os_error().unwrap_or(libc::ENOSYS));
     let (tell, told) = std::sync::mpsc::sync_channel(1);
@@ -460,11 +486,49 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
             libc::syscall(libc::SYS_gettid)
         };
         let _ = tell.send(thread as i32);
-        wait(signals, fanotify.unwrap_or(-1), give_back)
+        wait(fanotify.unwrap_or(-1), give_back)
     });
     std::thread::Builder::new().name("fastmap-others".into()).stack_size(256 << 10).spawn(body)?;
     let thread = told.recv().map_err(io::Error::other)?;
-    Ok(Watcher { thread, fanotify })
+    if let Ok(group) = fanotify {
+        let body = threads::named(move || tell_of_events(group, end, thread));
+        std::thread::Builder::new().name("fastmap-events".into()).stack_size(64 << 10).spawn(body)?;
+    }
+    Ok(Watcher { thread, fanotify, end })
+}
+
+/// The signal as a set. The system calls are made directly: the C library leaves its own signals out of every set.
+const SET: u64 = 1 << (SIGNAL - 1);
+
+/// Waits for the signal, and takes all that have come.
+fn await_signal(timeout: Option<Duration>) {
+    let time =
+        |timeout: Duration| libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    let take = |timeout: Option<Duration>| {
+        let time = timeout.map(time);
+        let at = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: a set and a time that the kernel reads; it writes nothing.
+        unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &SET, std::ptr::null_mut::<u8>(), at, size_of_val(&SET)) }
+    };
+    let mut wait = timeout;
+    while take(wait) > 0 {
+        wait = Some(Duration::ZERO);
+    }
+}
+
+/// Sends a thread the signal while there are events to read, until `end` can be read.
+fn tell_of_events(group: RawFd, end: RawFd, thread: i32) {
+    loop {
+        let mut ready = [group, end].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: an array of its length.
+        unsafe { libc::poll(ready.as_mut_ptr(), 2, -1) };
+        if DISMISSED.load(Ordering::Acquire) {
+            return;
+        }
+        wake(thread);
+        // It reads the events meanwhile.
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Makes the thread look, and look again from time to time if there are leases.
@@ -475,39 +539,36 @@ fn wake(thread: i32) {
 
 /// Ends the thread: nothing more is watched.
 pub fn dismiss() {
-    if let Some(Ok(Watcher { thread, .. })) = WATCHER.get() {
+    if let Some(Ok(Watcher { thread, end, .. })) = WATCHER.get() {
         DISMISSED.store(true, Ordering::Release);
         wake(*thread);
+        // SAFETY: eight bytes that the kernel reads.
+        unsafe { libc::write(*end, (&raw const ONE).cast(), size_of_val(&ONE)) };
     }
 }
 
 static DISMISSED: AtomicBool = AtomicBool::new(false);
 
+/// What an eventfd takes.
+static ONE: u64 = 1;
+
 /// The thread's life.
-fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) {
-    let mut buffer = [0u64; 16];
+fn wait(fanotify: RawFd, give_back: GiveBack) {
     let mut again: Vec<(Instant, Identity, Change)> = Vec::new();
     loop {
-        let mut ready = [signals, fanotify].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: an array of its length; a descriptor that stays; a buffer of its size.
-        unsafe {
-            let timeout = match again.first() {
-                Some((at, ..)) => at.saturating_duration_since(Instant::now()).as_millis() as i32 + 1,
-                None if watched().iter().any(|one| one.by == By::Lease) => LOOK,
-                None => -1,
-            };
-            libc::poll(ready.as_mut_ptr(), 2, timeout);
-            while libc::read(signals, buffer.as_mut_ptr().cast(), size_of_val(&buffer)) > 0 {}
-        }
+        let timeout = match again.first() {
+            Some((at, ..)) => Some(at.saturating_duration_since(Instant::now())),
+            None => watched().iter().any(|one| one.by == By::Lease).then_some(LOOK),
+        };
+        await_signal(timeout);
         if DISMISSED.load(Ordering::Acquire) {
             return;
         }
-        let (mut found, were_own) = {
+        let mut found = {
             let watched = watched();
-            let (mut told, any) = drain(fanotify, &watched);
-            let were_own = any && told.is_empty();
+            let mut told = drain(fanotify, &watched);
             told.append(&mut noticed());
-            (told, were_own)
+            told
         };
         found.extend(broken().into_iter().map(|identity| (identity, Change::Written)));
         for (identity, change) in found.into_iter().filter(is_news) {
@@ -521,9 +582,6 @@ fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) {
         for (identity, change) in due.into_iter().filter(is_news) {
             give_back(identity, change);
         }
-        if were_own {
-            std::thread::sleep(OWN_PAUSE);
-        }
     }
 }
 
@@ -533,15 +591,14 @@ fn is_news((identity, change): &(Identity, Change)) -> bool {
     *change == Change::Written || watched().iter().any(is_opened)
 }
 
-/// Reads the events since the last time. Returns the changes of watched files, and whether there was any event, perhaps one of this process.
-fn drain(fanotify: RawFd, watched: &[Watched]) -> (Vec<(Identity, Change)>, bool) {
+/// Reads the events since the last time. Returns the changes of watched files.
+fn drain(fanotify: RawFd, watched: &[Watched]) -> Vec<(Identity, Change)> {
     let mut buffer = [0u64; 512];
-    let (mut found, mut any) = (Vec::new(), false);
+    let mut found = Vec::new();
     loop {
         // SAFETY: the descriptor stays open as long as the thread, and the buffer has this size.
         let got = unsafe { libc::read(fanotify, buffer.as_mut_ptr().cast(), size_of_val(&buffer)) };
-        let Ok(got @ 1..) = usize::try_from(got) else { return (found, any) };
-        any = true;
+        let Ok(got @ 1..) = usize::try_from(got) else { return found };
         for one in named(bytemuck::cast_slice(&buffer[..got.div_ceil(8)]), got, watched) {
             if !found.contains(&one) {
                 found.push(one);

@@ -1,7 +1,7 @@
 //! Which files are mapped: opening, sharing and replacing their regions. `closing.rs` ends them.
 
 use crate::deferred::protocol::{self, DeferredMode, DeferredStores};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tell_of_fallback};
 use crate::fault::handler;
 use crate::files::{children, closing, keeper, length, lifecycle};
 use crate::modes::Fallback;
@@ -86,7 +86,7 @@ pub fn attach(
         if fallback != Fallback::Kernel || is_cached(facts.identity) {
             return Err(error);
         }
-        tracing::warn!(%error, "mapped through the kernel instead");
+        tell_of_fallback(&error);
         return Ok(None);
     }
     let (files, mut table) = Files::get();
@@ -240,14 +240,14 @@ fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
         || requirements::of_file(from).into_iter().find(|one| !one.optional && one.found.is_err()).map(lacking);
     match (error, fallback) {
         (Some(error), Fallback::Kernel) => {
-            tracing::warn!(%error, "mapped through the kernel instead");
+            tell_of_fallback(&error);
             Ok(None)
         }
         (Some(error), _) => Err(error),
         (None, Fallback::Buffered) => Ok(Some(of_file().is_none())),
         (None, Fallback::Refuse) => of_file().map_or(Ok(Some(true)), Err),
         (None, Fallback::Kernel) => Ok(of_file().map_or(Some(true), |error| {
-            tracing::warn!(%error, "mapped through the kernel instead");
+            tell_of_fallback(&error);
             None
         })),
     }

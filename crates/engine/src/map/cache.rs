@@ -61,8 +61,8 @@ impl Cache {
     /// Makes a cache that holds up to `capacity` bytes, rounded down to pages of 4096.
     ///
     /// # Errors
-    /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::Io`] when the bookkeeping (0.2 % of the
-    /// capacity) cannot be mapped.
+    /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::CapacityTooLarge`] above
+    /// [`Cache::memory_limit`]; [`Error::Io`] when the bookkeeping (0.2 % of the capacity) cannot be mapped.
     pub fn new(capacity: usize) -> Result<Cache> {
         Cache::builder().capacity(capacity).build()
     }
@@ -308,6 +308,10 @@ impl CacheBuilder {
         let settings = self.settings;
         if settings.capacity < pool::MIN_CAPACITY {
             return Err(Error::CapacityTooSmall { capacity: self.bytes, minimum: Cache::MIN_CAPACITY });
+        }
+        let maximum = Cache::memory_limit();
+        if self.bytes > maximum {
+            return Err(Error::CapacityTooLarge { capacity: self.bytes, maximum });
         }
         let pool = Pool::new(&settings).map_err(Error::no_bookkeeping)?;
         Ok(Cache { pool: Arc::new(pool) })

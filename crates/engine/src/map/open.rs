@@ -1,7 +1,7 @@
 //! Makes a map: the checks, then the cache, a direct mapping or the kernel.
 
 use crate::direct::mapping;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tell_of_fallback};
 use crate::files::facts::facts_of;
 use crate::files::table::{self, AttachOptions};
 use crate::map::agree::{self, Registered};
@@ -149,7 +149,7 @@ impl MapOptions {
         match self.mode {
             _ if is_wanted && is_in_memory() => Ok(Some(Some(self.persist))),
             Mode::Direct if self.fallback == Fallback::Kernel => {
-                tracing::warn!(error = %mapping::not_in_memory(from), "mapped through the kernel instead");
+                tell_of_fallback(&mapping::not_in_memory(from));
                 Ok(Some(None))
             }
             Mode::Direct => Err(mapping::not_in_memory(from)),

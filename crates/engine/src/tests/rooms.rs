@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// From the top, which knows nobody, down. A folder or a file of `src`.
-const ROOMS: [&str; 24] = [
+const ROOMS: [&str; 25] = [
     "sys",
+    "size",
     "modes",
     "error",
     "signals",

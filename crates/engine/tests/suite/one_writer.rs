@@ -271,7 +271,9 @@ fn role() {
         "map" => match unsafe { options(&small()).map_mut(&file) } {
             Ok(_) => println!("mapped well"),
             Err(error) => {
-                println!("{error}: {error:?}");
+                if let Error::Locked { pid, .. } = &error {
+                    println!("{error}: pid: {pid:?}");
+                }
                 println!("{:?}", std::io::Error::from(error).kind());
             }
         },

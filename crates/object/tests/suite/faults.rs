@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use crate::store::{Fault, Store};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -142,8 +143,16 @@ fn a_map_that_waits_for_ever_does() {
     drop(store);
     std::thread::scope(|scope| {
         let read = scope.spawn(|| map[MIB]);
-        std::thread::sleep(Duration::from_millis(1500));
+        // The store lets its address go in its own time.
+        let mut nobody = None;
+        until("the address is free", || {
+            nobody = TcpListener::bind(address).ok();
+            nobody.is_some()
+        });
+        // Nobody answers, and the map asks again and again.
+        (0..5).for_each(|_| drop(nobody.as_ref().unwrap().accept().unwrap()));
         assert!(!read.is_finished());
+        drop(nobody);
         let store = Store::at(address);
         store.settings().objects.insert("/object".to_owned(), object);
         assert_eq!(read.join().unwrap(), bytes[MIB]);

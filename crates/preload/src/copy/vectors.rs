@@ -114,91 +114,159 @@ pub unsafe fn exchange(
     call: &mut dyn FnMut(&[iovec], usize) -> isize,
 ) -> isize {
     let before = errno();
-    // SAFETY: the contract. The array itself may lie in an engine mapping: a plain load of it traps and is served.
-    let entry = |index: usize| unsafe { entries.add(index).read() };
-    let needed =
-        (0..count).map(entry).filter(|entry| held(entry.iov_base, entry.iov_len)).fold(0, |sum: usize, entry| {
-            let len = entry.iov_len.min(MOST);
-            sum.saturating_add(if len < SECTOR { len } else { len + PAGE })
-        });
-    let whole = match unit {
-        Unit::Descriptor(fd) => needed <= CHUNK + PAGE || !may_split(fd, way),
-        Unit::Piece => needed <= CHUNK + PAGE,
-        Unit::Call | Unit::KeptCall => true,
-    };
-    let most = if unit == Unit::Piece { PIECE } else { MOST };
-    let room = if whole { needed } else { CHUNK + PAGE };
     let mut few: MaybeUninit<[u64; 128]> = MaybeUninit::uninit();
-    let buffer = if needed <= size_of_val(&few) && unit != Unit::KeptCall {
-        None
-    } else {
-        let buffer = if unit == Unit::KeptCall { Buffer::unshared(room) } else { Buffer::new(room) };
-        if buffer.is_none() {
-            set_errno(libc::ENOMEM);
-            return -1;
-        }
-        buffer
-    };
-    let memory: *mut u8 = buffer.as_ref().map_or(few.as_mut_ptr().cast(), Buffer::start);
-    let (Some(mut window), Some(mut copies)) = (List::<iovec>::new(count), List::<Copied>::new(count)) else {
+    // SAFETY: the contract.
+    let Some(mut windows) = (unsafe { Windows::new(way, unit, entries, count, &mut few) }) else {
         set_errno(libc::ENOMEM);
         return -1;
     };
-
-    let (mut index, mut within, mut done) = (0, 0, 0);
+    let mut done = 0;
     loop {
-        (window.used, copies.used) = (0, 0);
+        // SAFETY: the contract.
+        let bytes = unsafe { windows.fill(done) };
+        let moved = call(windows.entries.items(), done);
+        let after = errno();
+        if moved < 0 {
+            set_errno(if done > 0 { before } else { after });
+            return if done > 0 { done as isize } else { moved };
+        }
+        // SAFETY: the contract.
+        unsafe { windows.hand_back((moved as usize).min(bytes)) };
+        set_errno(after);
+        done += moved as usize;
+        if (moved as usize) < bytes || windows.is_at_end() || done >= MOST {
+            return done as isize;
+        }
+    }
+}
+
+/// A call that is made in windows.
+struct Windows {
+    way: Way,
+    /// The program's entries.
+    given: *const iovec,
+    count: usize,
+    /// The first byte that no window has had: an entry, and an offset in it.
+    index: usize,
+    within: usize,
+    /// The most bytes in a window.
+    most: usize,
+    /// Ordinary memory for copies, and its length.
+    memory: *mut u8,
+    room: usize,
+    /// Keeps `memory`, unless that is the caller's.
+    _buffer: Option<Buffer>,
+    /// The window: the entries of its real call, and where their bytes belong.
+    entries: List<iovec>,
+    copies: List<Copied>,
+}
+
+impl Windows {
+    /// Copies lie in `few`, if they fit and the kernel does not keep them. `None`: there is no memory.
+    ///
+    /// # Safety
+    /// As for [`exchange`]; `few` outlives the windows.
+    unsafe fn new(
+        way: Way,
+        unit: Unit,
+        given: *const iovec,
+        count: usize,
+        few: &mut MaybeUninit<[u64; 128]>,
+    ) -> Option<Windows> {
+        let needed = (0..count)
+            // SAFETY: the contract. The array itself may lie in an engine mapping: a plain load of it traps and is served.
+            .map(|index| unsafe { given.add(index).read() })
+            .filter(|entry| held(entry.iov_base, entry.iov_len))
+            .fold(0, |sum: usize, entry| {
+                let len = entry.iov_len.min(MOST);
+                sum.saturating_add(if len < SECTOR { len } else { len + PAGE })
+            });
+        let whole = match unit {
+            Unit::Descriptor(fd) => needed <= CHUNK + PAGE || !may_split(fd, way),
+            Unit::Piece => needed <= CHUNK + PAGE,
+            Unit::Call | Unit::KeptCall => true,
+        };
+        let room = if whole { needed } else { CHUNK + PAGE };
+        let buffer = match unit {
+            Unit::KeptCall => Some(Buffer::unshared(room)?),
+            _ if needed <= size_of_val(few) => None,
+            _ => Some(Buffer::new(room)?),
+        };
+        Some(Windows {
+            way,
+            given,
+            count,
+            index: 0,
+            within: 0,
+            most: if unit == Unit::Piece { PIECE } else { MOST },
+            memory: buffer.as_ref().map_or(few.as_mut_ptr().cast(), Buffer::start),
+            room,
+            _buffer: buffer,
+            entries: List::new(count)?,
+            copies: List::new(count)?,
+        })
+    }
+
+    /// Makes the next window, behind `done` bytes. Returns its length in bytes.
+    ///
+    /// # Safety
+    /// As for [`exchange`].
+    unsafe fn fill(&mut self, done: usize) -> usize {
+        (self.entries.used, self.copies.used) = (0, 0);
         let (mut used, mut bytes) = (0usize, 0);
-        while index < count && done + bytes < MOST && bytes < most {
-            let user = entry(index).iov_base.cast::<u8>().wrapping_add(within);
-            let left = (entry(index).iov_len - within).min(MOST - done - bytes).min(most - bytes);
+        while !self.is_at_end() && done + bytes < MOST && bytes < self.most {
+            // SAFETY: the contract.
+            let entry = unsafe { self.given.add(self.index).read() };
+            let user = entry.iov_base.cast::<u8>().wrapping_add(self.within);
+            let left = (entry.iov_len - self.within).min(MOST - done - bytes).min(self.most - bytes);
             let mut take = left;
             let mut place = user;
             if held(user, left) {
                 // The copy has the same offset in its page as the original: direct I/O needs the alignment that the
                 // program gave it.
                 let start = if left < SECTOR { used } else { used.next_multiple_of(PAGE) + user.addr() % PAGE };
-                take = left.min(room.saturating_sub(start));
+                take = left.min(self.room.saturating_sub(start));
                 if take == 0 && left > 0 {
                     break;
                 }
-                place = memory.wrapping_add(start);
+                place = self.memory.wrapping_add(start);
                 used = start + take;
-                if way == Way::Out {
+                if self.way == Way::Out {
                     // SAFETY: the contract; the place is inside the buffer.
                     unsafe { user.copy_to_nonoverlapping(place, take) };
                 }
             }
-            window.push(iovec { iov_base: place.cast(), iov_len: take });
-            copies.push(Copied { user, memory: place, len: take });
+            self.entries.push(iovec { iov_base: place.cast(), iov_len: take });
+            self.copies.push(Copied { user, memory: place, len: take });
             bytes += take;
-            within += take;
-            if within == entry(index).iov_len {
-                (index, within) = (index + 1, 0);
+            self.within += take;
+            if self.within == entry.iov_len {
+                (self.index, self.within) = (self.index + 1, 0);
             } else if take < left {
                 break;
             }
         }
-        let moved = call(window.items(), done);
-        let after = errno();
-        if moved < 0 {
-            set_errno(if done > 0 { before } else { after });
-            return if done > 0 { done as isize } else { moved };
-        }
-        let mut left = (moved as usize).min(bytes);
-        for copied in copies.items() {
+        bytes
+    }
+
+    /// Copies what the real call read, `moved` bytes, to where the program wants it.
+    ///
+    /// # Safety
+    /// As for [`exchange`].
+    unsafe fn hand_back(&self, moved: usize) {
+        let mut left = moved;
+        for copied in self.copies.items() {
             let len = copied.len.min(left);
-            if way == Way::In && copied.memory != copied.user {
+            if self.way == Way::In && copied.memory != copied.user {
                 // SAFETY: the contract.
                 unsafe { copied.memory.copy_to_nonoverlapping(copied.user, len) };
             }
             left -= len;
         }
-        set_errno(after);
-        done += moved as usize;
-        if (moved as usize) < bytes || index == count || done >= MOST {
-            return done as isize;
-        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.index == self.count
     }
 }
 

@@ -7,12 +7,13 @@
 use super::choice::{SMALL, identity, path_of};
 use crate::own::{kernel, owner, undisturbed};
 use crate::{config, report, say};
-use fastmap::by_address::{Served, Why, say_kernels};
+use fastmap::by_address::{Served, Why, say_kernels, say_no_engine};
 use libc::{c_int, size_t};
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Who serves a file.
@@ -74,10 +75,21 @@ pub(super) fn note_refused(fd: c_int, why: &fastmap::Error) {
     let path = path_of(fd, &mut path);
     match why {
         fastmap::Error::Missing { missing, remedy, .. } => {
-            refused(path, file, &format_args!("{missing} is missing: {remedy}"))
+            let why = format_args!("{missing} is missing: {remedy}");
+            if !has_engine() {
+                list(path, file, By::Kernel(&why));
+                return say_no_engine(&why);
+            }
+            refused(path, file, &why)
         }
         why => refused(path, file, why),
     }
+}
+
+/// Whether the machine has what the engine needs, whatever the file.
+fn has_engine() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| fastmap::requirements::missing().is_none())
 }
 
 fn refused(path: &[u8], file: (u64, u64), why: &dyn Display) {

@@ -1,7 +1,8 @@
 """Files and objects larger than memory as arrays: memory-mapped I/O with a limit on memory, and with many reads at a time.
 
 `memmap` is `numpy.memmap` with a `cache`; `gather` copies rows at the depth of the device; `open` gives the bytes alone; `safetensors` reads
-weights. All of them take the URL of an object of a store (S3, GCS, Azure, HTTP, HDFS), too. The command `fastmap run`, or ``python -m fastmap run script.py``, does it for programs that nobody changes.
+weights; `steer` helps what other libraries have mapped. All but the last take the URL of an object of a store
+(S3, GCS, Azure, HTTP, HDFS), too. The command `fastmap run`, or ``python -m fastmap run script.py``, does it for programs that nobody changes.
 
 Examples
 --------
@@ -16,6 +17,8 @@ array([1., 1., 0.], dtype=float32)
 import faulthandler as _faulthandler
 import functools as _functools
 
+from typing import Optional as _Optional
+
 from . import _native
 from ._cache import Cache
 from ._mapping import Mapping, open
@@ -23,12 +26,42 @@ from ._memmap import gather, memmap
 from ._native import __version__
 from ._safetensors import SafeTensors, safetensors
 
-__all__ = ["Cache", "Mapping", "SafeTensors", "gather", "memmap", "open", "safetensors", "__version__"]
+__all__ = ["Cache", "Mapping", "SafeTensors", "gather", "memmap", "open", "report", "safetensors", "steer", "__version__"]
 
 # What they change comes after the engine's handler of SIGBUS, without which the next miss would end the interpreter.
 for _call in _faulthandler.enable, _faulthandler.disable:
     setattr(_faulthandler, _call.__name__, _functools.update_wrapper(_functools.partial(_native.beneath, _call), _call))
 del _call
+
+
+def steer() -> None:
+    """Steers the files that this process has mapped, whoever mapped them: numpy.memmap, Arrow, torch, safetensors, datasets.
+
+    A thread looks at which pages are touched. While memory is short or storage is slow, it tells the kernel what to read ahead, what to keep,
+    and where not to read around a miss. No byte changes, and the mappings stay the kernel's. It does so until the process ends. A second call
+    does nothing. A child made by fork(2) calls it anew: no thread of its parent is in it.
+
+    Under `fastmap run` the process is steered already, and this does nothing.
+
+    Examples
+    --------
+    >>> fastmap.steer()
+    """
+    _native.steer()
+
+
+def report() -> _Optional[str]:
+    """What `steer` has done so far, in one line; None if that is nothing yet.
+
+    Returns
+    -------
+    str or None
+
+    Examples
+    --------
+    >>> fastmap.report()
+    """
+    return _native.report()
 
 
 def load_ipython_extension(ipython) -> None:

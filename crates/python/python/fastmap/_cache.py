@@ -2,19 +2,16 @@
 
 import errno
 import os
-import re
 import sys
 import threading
 import uuid
 import warnings
 import weakref
-from typing import List, Optional, Union
+from typing import Callable, List, Optional, Union
 
 from . import _native
 
 __all__ = ["Cache"]
-
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 # By token, so that arrays which share a cache share one after unpickling, too.
 _caches: "weakref.WeakValueDictionary[str, Cache]" = weakref.WeakValueDictionary()
@@ -25,13 +22,10 @@ os.register_at_fork(before=_unpickling.acquire, after_in_parent=_unpickling.rele
 watching: "List[List[Cache]]" = []
 
 
-def size_of(size: Union[int, str]) -> int:
-    """Bytes of a size such as 1048576 or "1MiB"."""
+def size_of(size: Union[int, str], read: Callable[[str], int] = _native.bytes_of) -> int:
+    """Bytes of a size such as 1048576 or "1MiB"; of a capacity, too, such as "50%", with `_native.capacity_of`."""
     if isinstance(size, str):
-        match = re.fullmatch(r"([0-9]+)(|KiB|MiB|GiB|TiB)", size, re.ASCII)
-        if match is None:
-            raise ValueError(f"{size!r} is not a size: give bytes, or a number with KiB, MiB, GiB or TiB")
-        size = int(match[1]) * _UNITS[match[2]]
+        size = read(size)
     elif isinstance(size, bool) or not hasattr(size, "__index__"):
         raise TypeError(f"a size is an int or a str such as '1GiB', not {type(size).__name__}")
     size = size.__index__()
@@ -46,7 +40,7 @@ class Cache(_native.Cache):
     _token: str
 
     def __new__(cls, capacity: Union[int, str]) -> "Cache":
-        self = super().__new__(cls, size_of(capacity))
+        self = super().__new__(cls, size_of(capacity, _native.capacity_of))
         self._token = uuid.uuid4().hex
         _caches[self._token] = self
         for caches in list(watching):
@@ -61,14 +55,14 @@ class Cache(_native.Cache):
         Parameters
         ----------
         capacity : int or str
-            Bytes, or a size such as "1GiB".
+            Bytes, a size such as "1GiB", or a share of memory such as "50%".
 
         Raises
         ------
         OSError
             EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has: then nothing is lost.
         """
-        self._resize(size_of(capacity))
+        self._resize(size_of(capacity, _native.capacity_of))
 
     def __reduce__(self):
         # In another process it is a cache of the same size: a budget of its own.

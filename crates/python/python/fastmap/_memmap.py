@@ -40,7 +40,7 @@ class memmap(np.memmap, metaclass=Told):
         Of the elements; no objects. uint8 by default.
     mode : {"r+", "r", "w+", "c"}, optional
         "r": for reading. "r+": for reading and writing; a file that is too short is extended. "w+": made anew, or emptied. "c": stores stay in
-        memory, and a cache has no say. Of an object "r".
+        memory, and a cache has no say. By default "r+"; of an object "r", which is all that an object can have.
     offset : int, optional
         Where in the file the array begins, in bytes; any.
     shape : int or sequence of int, optional
@@ -93,7 +93,7 @@ class memmap(np.memmap, metaclass=Told):
         subtype,
         filename: Any,
         dtype: Any = np.uint8,
-        mode: str = "r+",
+        mode: Optional[str] = None,
         offset: int = 0,
         shape: Any = None,
         order: str = "C",
@@ -103,6 +103,8 @@ class memmap(np.memmap, metaclass=Told):
         tier_limit: SizeLike = None,
         deadline: Optional[float] = 30.0,
     ) -> "memmap":
+        if mode is None:
+            mode = "r" if is_url(filename) else "r+"
         mode = _NAMES.get(mode, mode)
         if mode not in _MODES:
             raise ValueError(f"mode must be one of {_MODES + list(_NAMES)!r} (got {mode!r})")

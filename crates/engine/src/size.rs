@@ -1,0 +1,91 @@
+//! Sizes as people type them.
+
+use crate::sys::cgroup;
+
+/// Reads a number of bytes: `4096`, `64KiB`, `1.5GiB`. Units are powers of 1024, and may be short or in small letters: `1G`,
+/// `1GB` and `1gib` are the same. A fraction of a byte is dropped.
+///
+/// # Errors
+/// What is wrong, and what to give instead, in one line.
+///
+/// ```
+/// assert_eq!(fastmap::size::bytes("1.5GiB"), Ok(3 << 29));
+/// assert_eq!(fastmap::size::bytes("1G"), fastmap::size::bytes("1GB"));
+/// assert!(fastmap::size::bytes("much").unwrap_err().contains("is not a size: give"));
+/// ```
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let sizes = parse_size::Config::new().with_binary();
+    match sizes.parse_size(text) {
+        Ok(bytes) if i64::try_from(bytes).is_ok() => Ok(bytes),
+        Ok(_) | Err(parse_size::Error::PosOverflow) => Err(format!("\"{text}\" is too large: give at most 8388607TiB")),
+        Err(_) => Err(format!(
+            "\"{text}\" is not a size: give bytes, or a number with K, M, G or T (powers of 1024), such as 4096, 64KiB, 1G"
+        )),
+    }
+}
+
+/// Reads the capacity of a cache: a size as [`bytes`] takes it, or a share such as `50%` of
+/// [`Cache::memory_limit`](crate::Cache::memory_limit), in whole MiB. Returns bytes.
+///
+/// # Errors
+/// As [`bytes`].
+///
+/// ```
+/// let half = fastmap::size::capacity("50%").unwrap();
+/// assert!(half <= fastmap::Cache::memory_limit() as u64 / 2);
+/// assert!(fastmap::size::capacity("150%").unwrap_err().contains("1% to 100%"));
+/// ```
+pub fn capacity(text: &str) -> Result<u64, String> {
+    const MIB: u64 = 1 << 20;
+    let Some(share) = text.strip_suffix('%') else {
+        return bytes(text).map_err(|why| format!("{why}, or 50% of memory"));
+    };
+    match share.parse::<u8>() {
+        Ok(share @ 1..=100) => Ok((cgroup::memory_limit() as u128 * u128::from(share) / 100) as u64 / MIB * MIB),
+        _ => Err(format!("\"{text}\" is not a share of memory: give 1% to 100%")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_type_them() {
+        for (text, expected) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4096B", 4096),
+            ("64KiB", 65536),
+            ("64k", 65536),
+            ("64KB", 65536),
+            ("1G", 1 << 30),
+            ("1gb", 1 << 30),
+            ("1 GiB", 1 << 30),
+            ("1.5GiB", 3 << 29),
+            ("0.5m", 1 << 19),
+            ("2TiB", 2 << 40),
+            ("8388607TiB", 8_388_607 << 40),
+        ] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "KiB", "-1", "0x10", "none", "1GiBs", "1..5G", "1,5G", "G1", "１", "50%", "auto"] {
+            assert!(bytes(text).unwrap_err().contains("is not a size: give"), "{text}");
+        }
+        for text in ["18446744073709551616", "9223372036854775808", "8388608TiB", "99999999999999999999TiB"] {
+            assert!(bytes(text).unwrap_err().contains("is too large: give at most"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_capacity_may_be_a_share() {
+        let all = cgroup::memory_limit() as u64;
+        assert_eq!(capacity("100%"), Ok(all >> 20 << 20));
+        assert!(capacity("50%").unwrap().abs_diff(all / 2) <= 1 << 20);
+        assert_eq!(capacity("64M"), Ok(64 << 20));
+        for text in ["0%", "101%", "%", "x%", "-5%", "1.5%"] {
+            assert!(capacity(text).unwrap_err().contains("is not a share"), "{text}");
+        }
+        assert!(capacity("much").unwrap_err().ends_with("or 50% of memory"));
+    }
+}

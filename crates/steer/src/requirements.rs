@@ -1,0 +1,145 @@
+//! Steering's requirements of the machine, checked one by one: for `fastmap doctor`.
+
+use crate::PAGE;
+use crate::observe::text;
+use crate::observe::{Pages, Seen};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::io;
+use std::ptr::null_mut;
+
+/// One thing that FastMap needs or can use.
+///
+/// ```
+/// for requirement in fastmap_steer::requirements::of_machine() {
+///     match &requirement.found {
+///         Ok(what) => println!("{}: {what}", requirement.name),
+///         Err(why) => println!("{}: {why}: {}", requirement.name, requirement.remedy),
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Requirement {
+    /// Name, in a word or two.
+    pub name: &'static str,
+    /// FastMap's use of it.
+    pub purpose: &'static str,
+    /// Whether FastMap works without it, slower or with less.
+    pub optional: bool,
+    /// The finding, or the reason why it counts as missing.
+    pub found: Result<String, String>,
+    /// Remedy when it is missing.
+    pub remedy: String,
+}
+
+/// Checks what steering looks at and how it tells the kernel: /proc/PID/pagemap, madvise(2), ptrace(2).
+///
+/// ```
+/// let missing = fastmap_steer::requirements::of_machine().into_iter().filter(|one| !one.optional && one.found.is_err());
+/// println!("{} things missing", missing.count());
+/// ```
+pub fn of_machine() -> Vec<Requirement> {
+    vec![touched_pages(), advice(), tracing()]
+}
+
+/// Runs `body` with the address of a page of memory that was touched.
+fn with_page<T>(body: impl FnOnce(*mut u8) -> T) -> io::Result<T> {
+    // SAFETY: memory of this function's own, which ends with it.
+    unsafe {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let page = mmap_anonymous(null_mut(), PAGE as usize, prot, MapFlags::PRIVATE)?;
+        page.cast::<u8>().write_volatile(1);
+        let answer = body(page.cast());
+        munmap(page, PAGE as usize)?;
+        Ok(answer)
+    }
+}
+
+fn touched_pages() -> Requirement {
+    let look = |page: *mut u8| {
+        let mut seen = Seen::nothing(page as u64, 1);
+        Pages::of("self").map(|mut pages| pages.look(&mut seen, 0..1).len())
+    };
+    let found = match with_page(look) {
+        Ok(Some(1)) => Ok("what a program touches can be seen".into()),
+        Ok(None) => Err("/proc/self/pagemap cannot be opened".into()),
+        Ok(Some(_)) => Err("/proc/self/pagemap does not show the pages of this process".into()),
+        Err(error) => Err(error.to_string()),
+    };
+    Requirement {
+        name: "touched pages",
+        purpose: "the pattern of a program's accesses is told from the pages that it touches (/proc/PID/pagemap)",
+        optional: false,
+        found,
+        remedy: "mount /proc, with pagemap (CONFIG_PROC_PAGE_MONITOR)".into(),
+    }
+}
+
+fn advice() -> Requirement {
+    let advise = |page: *mut u8| {
+        // SAFETY: memory of the caller's own; the advice changes no byte.
+        unsafe { madvise(page.cast(), PAGE as usize, Advice::Random).is_ok() }
+    };
+    let found = match with_page(advise) {
+        Ok(true) => Ok("the kernel takes advice (madvise)".into()),
+        Ok(false) => Err("the kernel refuses advice (madvise)".into()),
+        Err(error) => Err(error.to_string()),
+    };
+    Requirement {
+        name: "advice",
+        purpose: "the kernel is told what to read ahead and what to keep",
+        optional: false,
+        found,
+        remedy: "allow madvise in the seccomp filter".into(),
+    }
+}
+
+fn tracing() -> Requirement {
+    let mut scope = Vec::new();
+    let scope = if text::read("/proc/sys/kernel/yama/ptrace_scope", &mut scope) { text::number(&scope) } else { None };
+    let found = match (can_trace(), scope) {
+        (false, _) => Err("ptrace(2) is refused".to_owned()),
+        (true, Some(scope @ 1..)) if !rustix::process::geteuid().is_root() => {
+            Err(format!("kernel.yama.ptrace_scope is {scope}: programs that run already can be steered by root only"))
+        }
+        _ => Ok("programs can be steered from outside".to_owned()),
+    };
+    Requirement {
+        name: "ptrace",
+        purpose: "programs that run already (`fastmap attach`), static programs and those of Go are advised from outside",
+        optional: true,
+        found,
+        remedy: "allow ptrace in the seccomp filter, and set kernel.yama.ptrace_scope to 0 (sysctl), or attach as root"
+            .into(),
+    }
+}
+
+/// Whether a child can be held, as `attach` holds the threads of a program.
+fn can_trace() -> bool {
+    // SAFETY: the child makes one system call, and this process ends it and waits for it.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::pause();
+            libc::_exit(0);
+        }
+        if child < 0 {
+            return false;
+        }
+        let held = libc::ptrace(libc::PTRACE_SEIZE, child, null_mut::<u8>(), null_mut::<u8>()) == 0;
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, null_mut(), libc::__WALL);
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steering_works_where_it_is_tested() {
+        for one in of_machine().iter().filter(|one| !one.optional) {
+            assert!(one.found.is_ok(), "{one:?}");
+        }
+    }
+}
