@@ -141,7 +141,7 @@ def test_what_cannot_be_opened_is_told(web, tmp_path):
         error = refusal(lambda: fastmap.memmap(f"{url}/a", "u1", mode, shape=5))
         assert isinstance(error, io.UnsupportedOperation) and "read-only" in str(error), error
     assert isinstance(refusal(lambda: fastmap.open(f"{url}/a", "r+")), io.UnsupportedOperation)
-    assert isinstance(refusal(lambda: fastmap.memmap(f"{url}/a")), io.UnsupportedOperation)
+    assert isinstance(refusal(lambda: fastmap.memmap(f"{url}/a", mode="r+")), io.UnsupportedOperation)
     missing = refusal(lambda: fastmap.open(f"{url}/none"))
     assert isinstance(missing, FileNotFoundError) and f"{url}/none" in str(missing)
     assert isinstance(refusal(lambda: fastmap.open(f"{url}/a", tier=write(tmp_path / "file", b"") / "below")), NotADirectoryError)

@@ -445,7 +445,7 @@ fn has_parent(dir: &Path) -> Result<()> {
     match dir.parent() {
         _ if dir.exists() => Ok(()),
         Some(parent) if parent == Path::new("/") => absent("none is made at /".into()),
-        Some(parent) if !parent.is_dir() => absent(format!("there is no {} to make it in", parent.display())),
+        Some(parent) if !parent.exists() => absent(format!("there is no {} to make it in", parent.display())),
         _ => Ok(()),
     }
 }

@@ -156,7 +156,7 @@ static void mistakes_are_told(void) {
     CHECK(refused(url, 0, 0, &how) == EINVAL);
     how = options(0);
     how.tier = "/dev/null/tier";
-    CHECK(refused(url, 0, 0, &how) == ENOENT);
+    CHECK(refused(url, 0, 0, &how) == ENOTDIR);
     how = options(0);
     how.cache = (struct fm_cache *)wrong;
     CHECK(refused(url, 0, 0, &how) == EINVAL);

@@ -546,6 +546,6 @@ fn objects_that_cannot_be() {
     refused(
         &["--object", &file, "--tier", "/dev/null/tier"],
         1,
-        &["/dev/null/tier: there is no such folder", "there is no /dev/null"],
+        &["/dev/null/tier: cannot make the folder: Not a directory"],
     );
 }

@@ -22,6 +22,13 @@ __all__ = ["gather", "memmap"]
 
 _NAMES = {"readonly": "r", "copyonwrite": "c", "readwrite": "r+", "write": "w+"}
 _MODES = ["r", "c", "r+", "w+"]
+
+
+class _Default(str):
+    """A mode that nobody gave."""
+
+
+_DEFAULT = _Default("r+")
 _IS_NUMPY_1 = np.__version__.startswith("1.")
 _item = np.ndarray.__getitem__
 # Ranges that are handed over in one call, and bytes that are copied in one.
@@ -93,7 +100,7 @@ class memmap(np.memmap, metaclass=Told):
         subtype,
         filename: Any,
         dtype: Any = np.uint8,
-        mode: Optional[str] = None,
+        mode: str = _DEFAULT,
         offset: int = 0,
         shape: Any = None,
         order: str = "C",
@@ -103,8 +110,8 @@ class memmap(np.memmap, metaclass=Told):
         tier_limit: SizeLike = None,
         deadline: Optional[float] = 30.0,
     ) -> "memmap":
-        if mode is None:
-            mode = "r" if is_url(filename) else "r+"
+        if mode is _DEFAULT and is_url(filename):
+            mode = "r"
         mode = _NAMES.get(mode, mode)
         if mode not in _MODES:
             raise ValueError(f"mode must be one of {_MODES + list(_NAMES)!r} (got {mode!r})")

@@ -1,6 +1,6 @@
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
-__all__ = ["Cache", "Mapping", "__version__", "beneath", "truncate"]
+__all__ = ["Cache", "Mapping", "__version__", "beneath", "bytes_of", "capacity_of", "report", "steer", "truncate"]
 __version__: str
 
 def truncate(fd: int) -> None: ...
