@@ -128,7 +128,7 @@ fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
 /// The argument that a usage error is about, without its value's name.
 fn argument(error: &clap::Error) -> String {
     let arg = texts(error, ContextKind::InvalidArg).concat();
-    let name = arg.split([' ', '<', '=']).next().unwrap_or_default();
+    let name = arg.split([' ', '<', '=', ']']).next().unwrap_or_default().trim_start_matches('[');
     if name.is_empty() { "command line".to_owned() } else { name.to_owned() }
 }
 
@@ -139,9 +139,12 @@ fn meant(error: &clap::Error) -> String {
     if words.is_empty() { String::new() } else { format!("; did you mean {}?", words.join(" or ")) }
 }
 
-/// The subcommand whose usage clap shows with an error.
+/// The subcommand whose usage clap shows with an error, or else that of the command line.
 fn subcommand(text: &str) -> String {
-    let usage = text.split("Usage: ").nth(1).unwrap_or("fastmap");
+    let Some(usage) = text.split("Usage: ").nth(1) else {
+        let first = std::env::args().nth(1).filter(|first| command().find_subcommand(first).is_some());
+        return first.map_or_else(|| "fastmap".to_owned(), |first| format!("fastmap {first}"));
+    };
     let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
     let words: Vec<_> = usage.split_whitespace().take_while(is_name).filter(|word| !word.starts_with('-')).collect();
     if words.is_empty() { "fastmap".to_owned() } else { words.join(" ") }

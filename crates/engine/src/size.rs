@@ -37,8 +37,9 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// ```
 pub fn capacity(text: &str) -> Result<u64, String> {
     const MIB: u64 = 1 << 20;
+    let or_a_share = |why: String| if why.ends_with("1G") { format!("{why}, or 50% of memory") } else { why };
     let Some(share) = text.strip_suffix('%') else {
-        return bytes(text).map_err(|why| format!("{why}, or 50% of memory"));
+        return bytes(text).map_err(or_a_share);
     };
     match share.parse::<u8>() {
         Ok(share @ 1..=100) => Ok((cgroup::memory_limit() as u128 * u128::from(share) / 100) as u64 / MIB * MIB),

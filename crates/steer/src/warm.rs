@@ -45,7 +45,7 @@ pub enum Error {
     Folder(PathBuf, io::Error),
     /// The file itself cannot be opened or read.
     File(io::Error),
-    /// It is no regular file.
+    /// It is not a regular file.
     Irregular,
     /// It is on a file system in memory.
     InMemory,
@@ -65,7 +65,7 @@ impl fmt::Display for Error {
             Error::NoFolder => f.write_str("neither XDG_CACHE_HOME nor HOME says where records are"),
             Error::Folder(folder, error) => write!(f, "{}: {error}", folder.display()),
             Error::File(error) => error.fmt(f),
-            Error::Irregular => f.write_str("no regular file"),
+            Error::Irregular => f.write_str("is not a regular file"),
             Error::InMemory => f.write_str("on a file system that is memory"),
             Error::Untold => f.write_str("the kernel does not say what of it is in memory"),
             Error::Unknown => f.write_str("nothing is remembered of it"),

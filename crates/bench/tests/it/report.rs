@@ -242,8 +242,8 @@ fn what_is_no_result_is_refused_in_one_line() {
         1,
         &["old.json: is a result of an older fastmap", "fastmap bench kv --json old.json"],
     );
-    refused("-o a.md", 2, &["command line: ", "RESULTS", "see `fastmap --help`"]);
-    refused("good.json", 2, &["command line: ", "--output", "see `fastmap --help`"]);
+    refused("-o a.md", 2, &["command line: ", "RESULTS", "see `fastmap report --help`"]);
+    refused("good.json", 2, &["command line: ", "--output", "see `fastmap report --help`"]);
     for other in ["a.html", "a"] {
         let what = format!("--output: \"{other}\" is not a name of a Markdown document: give one that ends in .md");
         refused(&format!("good.json -o {other}"), 2, &[&what]);

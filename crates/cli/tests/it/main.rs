@@ -1,6 +1,7 @@
 //! The command as a user meets it: one test program.
 
 mod attach;
+mod bad_input;
 mod bench;
 mod cache;
 mod doctor;

@@ -204,7 +204,7 @@ fn what_is_of_no_use_is_ignored_and_shown() {
 fn what_cannot_be_is_told() {
     let Some(place) = Place::new() else { return };
     place.warm("save none").failed_with(1, &["none: No such file", "name a file"]);
-    place.warm("save .").failed_with(1, &[".: no regular file", "name a file"]);
+    place.warm("save .").failed_with(1, &[".: is not a regular file", "name a file"]);
     fs::write(place.path().join("other"), "x").unwrap();
     place.warm("load other").failed_with(1, &["other: nothing is remembered", "fastmap warm save"]);
     assert_eq!(place.warm("show other").status, Some(1));
