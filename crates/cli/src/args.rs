@@ -510,7 +510,7 @@ program. A copy belongs to one version of its object, and all copies together st
 #[command(after_help = "\
 Environment:
   FASTMAP_TIER        the folder, if --tier is not given
-  FASTMAP_TIER_LIMIT  how much disk space the folder may take: a SIZE, as 10GiB
+  FASTMAP_TIER_LIMIT  how much disk space the folder may take: a SIZE, such as 10GiB
 
 Files:
   ~/.cache/fastmap    the folder by default; $XDG_CACHE_HOME/fastmap if that variable is set

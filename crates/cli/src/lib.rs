@@ -102,8 +102,10 @@ pub fn usage(error: &clap::Error) -> ExitCode {
             let flag = argument(error);
             if error.kind() == ErrorKind::UnknownArgument && of == "fastmap" {
                 let command = command();
-                let has =
-                    |one: &&clap::Command| one.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"));
+                let has = |one: &&clap::Command| {
+                    one.get_arguments()
+                        .any(|arg| arg.get_long().is_some_and(|name| flag.strip_prefix("--") == Some(name)))
+                };
                 if let Some(owner) = command.get_subcommands().find(has) {
                     of = format!("fastmap {}", owner.get_name());
                     hint = format!("; it is a flag of `{of}`");
@@ -142,8 +144,8 @@ fn meant(error: &clap::Error) -> String {
 /// The subcommand whose usage clap shows with an error, or else that of the command line.
 fn subcommand(text: &str) -> String {
     let Some(usage) = text.split("Usage: ").nth(1) else {
-        let first = std::env::args().nth(1).filter(|first| command().find_subcommand(first).is_some());
-        return first.map_or_else(|| "fastmap".to_owned(), |first| format!("fastmap {first}"));
+        let first = std::env::args_os().nth(1).filter(|first| command().find_subcommand(first).is_some());
+        return first.map_or_else(|| "fastmap".to_owned(), |first| format!("fastmap {}", first.display()));
     };
     let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
     let words: Vec<_> = usage.split_whitespace().take_while(is_name).filter(|word| !word.starts_with('-')).collect();

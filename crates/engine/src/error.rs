@@ -2,6 +2,7 @@
 //! next.
 
 use crate::modes::Faults;
+use crate::sys::fork;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -307,15 +308,13 @@ pub enum Error {
 }
 
 /// Tells that a file is mapped through the kernel instead, by `tracing`. If the program has no subscriber, one line on standard error says so,
-/// once in a process: a limit that was asked for does not hold.
-pub(crate) fn tell_of_fallback(error: &Error) {
+/// once: a limit that was asked for does not hold. Maps by address have a line of their own ([`say_kernels`](crate::by_address::say_kernels)).
+pub(crate) fn tell_of_fallback(error: &Error, by_address: bool) {
     static SAID: AtomicBool = AtomicBool::new(false);
     tracing::warn!(%error, "mapped through the kernel instead");
-    if !tracing::dispatcher::has_been_set() && !SAID.swap(true, Ordering::Relaxed) {
-        let _ = writeln!(
-            io::stderr(),
-            "fastmap: {error}; mapped through the kernel, outside any cache, and steered (said once)"
-        );
+    let is_heard = by_address || fork::is_child() || tracing::dispatcher::has_been_set();
+    if !is_heard && !SAID.swap(true, Ordering::Relaxed) {
+        let _ = writeln!(io::stderr(), "fastmap: {error}; mapped through the kernel, outside any cache (said once)");
     }
 }
 

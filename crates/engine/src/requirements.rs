@@ -209,7 +209,7 @@ fn other_writers() -> Requirement {
             Ok("other processes' writes are seen".to_owned())
         } else {
             Err(format!(
-                "{error}: where leases of files (fcntl) do not show them, other processes' writes are not seen"
+                "{error}: files without a lease (fcntl) stay the kernel's, and others' writes to files that are stored to here are not seen"
             ))
         }
     };

@@ -3,7 +3,7 @@
 use crate::sys::cgroup;
 
 /// Reads a number of bytes: `4096`, `64KiB`, `1.5GiB`. Units are powers of 1024, and may be short or in small letters: `1G`,
-/// `1GB` and `1gib` are the same. A fraction of a byte is dropped.
+/// `1GB`, `1 GB` and `1gib` are the same. A fraction of a byte is dropped.
 ///
 /// # Errors
 /// What is wrong, and what to give instead, in one line.
@@ -14,14 +14,30 @@ use crate::sys::cgroup;
 /// assert!(fastmap::size::bytes("much").unwrap_err().contains("is not a size: give"));
 /// ```
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let sizes = parse_size::Config::new().with_binary();
-    match sizes.parse_size(text) {
-        Ok(bytes) if i64::try_from(bytes).is_ok() => Ok(bytes),
-        Ok(_) | Err(parse_size::Error::PosOverflow) => Err(format!("\"{text}\" is too large: give at most 8388607TiB")),
-        Err(_) => Err(format!(
+    let is_of_number = |one: char| one.is_ascii_digit() || one == '.';
+    let (number, unit) = text.split_at(text.find(|one| !is_of_number(one)).unwrap_or(text.len()));
+    let unit = unit.strip_prefix(' ').unwrap_or(unit).to_ascii_lowercase();
+    let shift = match unit.as_str() {
+        "" | "b" => Some(0),
+        "k" | "kb" | "kib" => Some(10),
+        "m" | "mb" | "mib" => Some(20),
+        "g" | "gb" | "gib" => Some(30),
+        "t" | "tb" | "tib" => Some(40),
+        _ => None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|one| one.is_ascii_digit());
+    let (Some(shift), true, true) = (shift, is_number(whole), is_number(fraction)) else {
+        return Err(format!(
             "\"{text}\" is not a size: give bytes, or a number with K, M, G or T (powers of 1024), such as 4096, 64KiB, 1G"
-        )),
-    }
+        ));
+    };
+    // More digits do not change a byte.
+    let fraction = &fraction[..fraction.len().min(18)];
+    let part = fraction.parse::<u128>().map_or(0, |part| (part << shift) / 10_u128.pow(fraction.len() as u32));
+    let bytes = whole.parse::<u64>().ok().map(|whole| (u128::from(whole) << shift) + part);
+    let bytes = bytes.and_then(|bytes| i64::try_from(bytes).ok());
+    bytes.map(i64::cast_unsigned).ok_or_else(|| format!("\"{text}\" is too large: give at most 8388607TiB"))
 }
 
 /// Reads the capacity of a cache: a size as [`bytes`] takes it, or a share such as `50%` of
@@ -70,10 +86,19 @@ mod tests {
         ] {
             assert_eq!(bytes(text), Ok(expected), "{text}");
         }
-        for text in ["", "KiB", "-1", "0x10", "none", "1GiBs", "1..5G", "1,5G", "G1", "１", "50%", "auto"] {
+        for text in [
+            "", "KiB", "-1", "+1", "1e9", "1_000", "1  G", "1.", ".5G", "5E", "0x10", "none", "1GiBs", "1..5G", "1,5G",
+            "G1", "１", "50%", "auto",
+        ] {
             assert!(bytes(text).unwrap_err().contains("is not a size: give"), "{text}");
         }
-        for text in ["18446744073709551616", "9223372036854775808", "8388608TiB", "99999999999999999999TiB"] {
+        for text in [
+            "18446744073709551616",
+            "184467440737095516159",
+            "9223372036854775808",
+            "8388608TiB",
+            "99999999999999999999TiB",
+        ] {
             assert!(bytes(text).unwrap_err().contains("is too large: give at most"), "{text}");
         }
     }

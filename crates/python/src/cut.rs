@@ -17,8 +17,8 @@ use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 
 const PAGE: usize = 4096;
 /// From `siginfo.h`: nothing is behind the address.
@@ -51,12 +51,59 @@ impl Watched {
 
 /// The mappings that are watched. One that finds no free entry is not: there SIGBUS ends the interpreter.
 static RANGES: [Watched; 1024] = [const { Watched::new() }; 1024];
-/// Addresses of pages that were replaced by zeros, until the exception is raised. Those beyond this number stay zeros.
+/// Addresses of pages that were replaced by zeros, until the exception is raised; zero where there is none. Those beyond this number stay zeros.
 static REPLACED: [AtomicUsize; 1 << 16] = [const { AtomicUsize::new(0) }; 1 << 16];
-/// How many there are.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Held while pages are made to trap again, and while a mapping ends: other memory may lie there afterwards.
-static MAPPED: Mutex<()> = Mutex::new(());
+/// Where the next one is put.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// The places of [`REPLACED`] that were ever used, from the first on.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// The process that makes pages trap again, or ends a mapping; other memory may lie there afterwards. Zero: none.
+static HOLDER: AtomicU32 = AtomicU32::new(0);
+/// A file of no length, once there was a cut: every access to a page of it traps.
+static EMPTY: OnceLock<c_int> = OnceLock::new();
+
+/// A lock that a child made by fork(2) takes from its parent's threads, none of which is in it.
+struct Held;
+
+impl Held {
+    fn take() -> Held {
+        let own = std::process::id();
+        loop {
+            match HOLDER.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Held,
+                Err(other) if other != own => {
+                    if HOLDER.compare_exchange(other, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                        return Held;
+                    }
+                }
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HOLDER.store(0, Ordering::Release);
+    }
+}
+
+/// The places of pages that were replaced.
+fn replaced() -> &'static [AtomicUsize] {
+    &REPLACED[..USED.load(Ordering::Acquire)]
+}
+
+/// Notes a page that was replaced. Called in the signal handler.
+fn note_replaced(page: usize) {
+    const TRIES: usize = 64;
+    let first = NEXT.fetch_add(1, Ordering::Relaxed);
+    for at in (first..first.wrapping_add(TRIES)).map(|at| at % REPLACED.len()) {
+        if REPLACED[at].compare_exchange(0, page, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            USED.fetch_max(at + 1, Ordering::AcqRel);
+            return;
+        }
+    }
+}
 /// Whether the main thread has been asked to raise the exception, and has not yet done so.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 /// The program's signal action, to which the handler passes other signals on.
@@ -84,13 +131,20 @@ pub fn watch(at: Range<usize>, is_object: bool) -> bool {
 
 /// Forgets a mapping, before it is unmapped.
 pub fn forget(at: Range<usize>) {
-    let _held = MAPPED.lock();
+    let _held = Held::take();
     // It may be the entry of another mapping at the same addresses, which serves as well.
     let is_it = |one: &&Watched| {
         one.at() == at && one.start.compare_exchange(at.start, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     if let Some(one) = RANGES.iter().find(is_it) {
         one.end.store(0, Ordering::Release);
+    }
+    // What lies there next is another mapping.
+    for place in replaced() {
+        let page = place.load(Ordering::Acquire);
+        if at.contains(&page) && holding(page).next().is_none() {
+            let _ = place.compare_exchange(page, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
@@ -125,23 +179,18 @@ extern "C" fn tell(of_object: *mut c_void) -> c_int {
 
 /// Has the replaced pages trap again: they become pages of a file of no length.
 fn trap_again() {
-    // SAFETY: a C string; the descriptor is this function's own.
-    let empty = unsafe { libc::memfd_create(c"fastmap-cut".as_ptr(), libc::MFD_CLOEXEC) };
-    if empty < 0 {
-        return;
-    }
-    let _held = MAPPED.lock();
-    let count = COUNT.swap(0, Ordering::AcqRel).min(REPLACED.len());
-    for one in &REPLACED[..count] {
-        let page = one.swap(0, Ordering::AcqRel);
-        if page != 0 && holding(page).next().is_some() {
+    // SAFETY: a C string.
+    let empty = *EMPTY.get_or_init(|| unsafe { libc::memfd_create(c"fastmap-cut".as_ptr(), libc::MFD_CLOEXEC) });
+    let _held = Held::take();
+    for place in replaced() {
+        let page = place.swap(0, Ordering::AcqRel);
+        if empty >= 0 && page != 0 && holding(page).next().is_some() {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+            // Offsets follow addresses, so that the kernel has one mapping for neighbours: their number is limited.
             // SAFETY: a page that the handler put there, in a mapping that does not end meanwhile.
-            unsafe { libc::mmap(page as *mut c_void, PAGE, prot, flags, empty, 0) };
+            unsafe { libc::mmap(page as *mut c_void, PAGE, prot, flags, empty, page as i64) };
         }
     }
-    // SAFETY: see above.
-    unsafe { libc::close(empty) };
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -154,16 +203,16 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         let new = unsafe { libc::mmap((at & !(PAGE - 1)) as *mut c_void, PAGE, prot, flags, -1, 0) };
         if new != libc::MAP_FAILED {
             holding(at).for_each(|one| one.was_cut.store(true, Ordering::Relaxed));
-            if let Some(place) = REPLACED.get(COUNT.fetch_add(1, Ordering::AcqRel)) {
-                place.store(at & !(PAGE - 1), Ordering::Release);
-            }
+            note_replaced(at & !(PAGE - 1));
             if !IS_ASKED.swap(true, Ordering::AcqRel) {
                 let of_object = holding(at).any(|one| one.is_object.load(Ordering::Relaxed));
                 let of_object = ptr::without_provenance_mut(usize::from(of_object));
                 // SAFETY: of the interpreter's locks it takes only the one of pending calls.
                 let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), of_object) } != 0;
                 // If the queue is full, a later page asks again.
-                IS_ASKED.store(!is_full, Ordering::Release);
+                if is_full {
+                    IS_ASKED.store(false, Ordering::Release);
+                }
             }
             return;
         }

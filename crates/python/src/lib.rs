@@ -53,7 +53,7 @@ fn beneath<'py>(
 /// Starts the thread that steers this process's file mappings.
 #[pyfunction]
 fn steer() {
-    fastmap_steer::start();
+    fastmap_steer::start_here();
 }
 
 /// What steering has done so far, in one line.

@@ -11,15 +11,20 @@ SIZE = 1 << 20
 
 def test_a_thread_steers_what_numpy_has_mapped(tmp_path):
     code = """
-        import os, sys
+        import os, sys, time
         import numpy as np
         import fastmap
         array = np.memmap(sys.argv[1], mode="r")
         before = int(array[::4096].sum())
         fastmap.steer()
         fastmap.steer()
-        names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
-        print(names.count("fastmap-steer"), int(array[::4096].sum()) == before, fastmap.report())
+        def count():
+            names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+            return names.count("fastmap-steer")
+        # A thread names itself.
+        while count() == 0:
+            time.sleep(0.01)
+        print(count(), int(array[::4096].sum()) == before, fastmap.report())
     """
     assert printed(code, write(tmp_path / "a", noise(SIZE, 30).tobytes())) == "1 True None"
 

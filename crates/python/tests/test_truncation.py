@@ -107,6 +107,27 @@ def test_every_access_past_the_end_is_an_exception(tmp_path, cache):
     assert printed(AGAIN, path, cache).split()[-1] == "6"
 
 
+def test_a_large_part_past_the_end_takes_few_mappings(tmp_path):
+    code = """
+        import os, sys
+        import numpy as np
+        import fastmap
+        a = fastmap.memmap(sys.argv[1], mode="w+", shape=300 << 20)
+        plain = np.asarray(a)
+        os.truncate(sys.argv[1], 4096)
+        try:
+            plain[4096:].sum()
+            [None for _ in range(10)]
+        except OSError:
+            print(len(open("/proc/self/maps").readlines()) < 2000)
+        # Other memory comes to lie there.
+        del a, plain
+        other = np.ones(300 << 20, np.uint8)
+        print(int(other.sum()) == 300 << 20)
+    """
+    assert printed(code, tmp_path / "a") == "True\nTrue"
+
+
 @pytest.mark.parametrize("cache", ["", SMALLEST])
 @pytest.mark.parametrize("what", ["load", "store", "operator", "sum", "thread"])
 def test_an_access_past_the_end_is_an_exception(tmp_path, what, cache):

@@ -29,7 +29,7 @@ pub use report::Report;
 pub use watcher::{Settings, Watcher};
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes in a page.
 pub(crate) const PAGE: u64 = 4096;
@@ -51,8 +51,19 @@ pub fn report() -> Option<String> {
 ///
 /// There is no error to handle: where no further thread can be started, or /proc is missing, nothing is steered.
 pub fn start() {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(|| {
+    if STARTED.load(Ordering::Relaxed) == 0 {
+        start_here();
+    }
+}
+
+/// The process whose thread was started last.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+/// The same in a child made by fork(2), too: no thread of its parent is in it.
+pub fn start_here() {
+    let own = std::process::id();
+    if STARTED.swap(own, Ordering::Relaxed) != own {
+        REPORT.clear();
         // Under `fastmap run` the copy of this code in that library steers.
         if observe::has_library(c"libfastmap_steer.so") {
             return;
@@ -74,5 +85,5 @@ pub fn start() {
         };
         // Where the thread cannot be started, the mappings are the kernel's without advice.
         let _ = std::thread::Builder::new().name("fastmap-steer".into()).stack_size(256 << 10).spawn(body);
-    });
+    }
 }

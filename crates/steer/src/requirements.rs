@@ -98,9 +98,9 @@ fn tracing() -> Requirement {
     let scope = if text::read("/proc/sys/kernel/yama/ptrace_scope", &mut scope) { text::number(&scope) } else { None };
     let found = match (can_trace(), scope) {
         (false, _) => Err("ptrace(2) is refused".to_owned()),
-        (true, Some(scope @ 1..)) if !rustix::process::geteuid().is_root() => {
-            Err(format!("kernel.yama.ptrace_scope is {scope}: programs that run already can be steered by root only"))
-        }
+        (true, Some(scope @ 1..)) if !may_trace_all() => Err(format!(
+            "kernel.yama.ptrace_scope is {scope}: programs that run already can be steered with CAP_SYS_PTRACE only"
+        )),
         _ => Ok("programs can be steered from outside".to_owned()),
     };
     Requirement {
@@ -113,12 +113,21 @@ fn tracing() -> Requirement {
     }
 }
 
+/// Whether this process has CAP_SYS_PTRACE.
+fn may_trace_all() -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    rights.and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok()).unwrap_or(0) >> CAP_SYS_PTRACE & 1 == 1
+}
+
 /// Whether a child can be held, as `attach` holds the threads of a program.
 fn can_trace() -> bool {
     // SAFETY: the child makes one system call, and this process ends it and waits for it.
     unsafe {
         let child = libc::fork();
         if child == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::pause();
             libc::_exit(0);
         }

@@ -443,9 +443,11 @@ fn has_parent(dir: &Path) -> Result<()> {
     let absent = |why| Err(Error::Absent { path: dir.to_owned(), why });
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     match dir.parent() {
-        _ if dir.exists() => Ok(()),
+        _ if dir.try_exists().unwrap_or(true) => Ok(()),
         Some(parent) if parent == Path::new("/") => absent("none is made at /".into()),
-        Some(parent) if !parent.exists() => absent(format!("there is no {} to make it in", parent.display())),
+        Some(parent) if !parent.try_exists().unwrap_or(true) => {
+            absent(format!("there is no {} to make it in", parent.display()))
+        }
         _ => Ok(()),
     }
 }

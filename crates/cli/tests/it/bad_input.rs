@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 /// An environment variable or none, a command line, the status, and a part of what is said.
-const CASES: [(&str, &str, i32, &str); 104] = [
+const CASES: [(&str, &str, i32, &str); 105] = [
     ("", "frobnicate", 2, "'frobnicate': see `fastmap --help`"),
     ("", "help frobnicate", 2, "'frobnicate'"),
     ("", "run", 2, "<PROGRAM>...: see `fastmap run --help`"),
@@ -16,6 +16,7 @@ const CASES: [(&str, &str, i32, &str); 104] = [
     ("", "run --cahce 1G -- true", 2, "did you mean --cache?: see `fastmap run --help`"),
     ("", "--cache 1G -- true", 2, "it is a flag of `fastmap run`: see `fastmap run --help`"),
     ("", "--metrics 1", 2, "it is a flag of `fastmap top`: see `fastmap top --help`"),
+    ("", "-x", 2, "'-x' found: see `fastmap --help`"),
     ("", "--jsn", 2, "'--jsn' found: see `fastmap --help`"),
     ("", "run --cache 150% -- true", 2, "--cache: \"150%\" is not a share of memory: give 1% to 100%; or auto"),
     ("", "run --cache 0% -- true", 2, "--cache: \"0%\" is not a share of memory"),

@@ -474,7 +474,7 @@ fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::
         remedy: format!("{why}; map it through the kernel, or see to it that nobody else writes it"),
     };
     if fallback == Fallback::Kernel {
-        tell_of_fallback(&error);
+        tell_of_fallback(&error, true);
         return Ok(false);
     }
     Err(error)

@@ -8,7 +8,7 @@
 //! ([`Persist::CacheLines`]). Then stores are tracked here, by asynchronous write-protection (`sys/pagemap.rs`), and large
 //! flushes write dirty pages only. Tracking is each mapping's own, so a flush looks at all mappings of the file
 //! (`direct/table.rs`). It costs a trap for each page that is stored to. A program that stores to most pages between flushes
-//! has nothing of it, so there most flushes write all lines ([`LargeFlushes`]).
+//! gains nothing from it, so there most flushes write all lines ([`LargeFlushes`]).
 
 use crate::counters::per_cpu::PerCpuCounter;
 use crate::direct::table::{self, Span};
@@ -25,7 +25,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{LazyLock, OnceLock};
 
 /// How stores to a mapping are made to last.
@@ -206,15 +206,17 @@ pub fn try_tracking() -> io::Result<()> {
     Tracking::open().map(drop)
 }
 
-/// The large flushes of a file.
+/// What is known of large flushes. Files share it by their numbers: it is about one range of one of them.
 struct LargeFlushes {
     /// A flush waits for pages that another flush has found dirty and is writing.
     lock: Lock,
-    /// The flushes ahead that write all lines and leave the pages unprotected.
+    /// The file, and the range in it, of the last flush that was told which pages are dirty.
+    last: [AtomicU64; 4],
+    /// The flushes ahead, of this range, that write all lines and leave the pages unprotected.
     plain: AtomicU32,
-    /// What `plain` was when it was last set: 0 if the last flush found few dirty pages.
+    /// How many they were the last time; 2 before the first time, 0 if few pages were dirty.
     before: AtomicU32,
-    /// The last flush protected the pages, so the next one tells what was stored since then.
+    /// The flush before protected the pages of this range, so the next one tells what was stored since then.
     was_tracked: AtomicBool,
 }
 
@@ -223,6 +225,7 @@ impl LargeFlushes {
         static ALL: LazyLock<[LargeFlushes; 64]> = LazyLock::new(|| {
             std::array::from_fn(|_| LargeFlushes {
                 lock: Lock::new(),
+                last: [const { AtomicU64::new(0) }; 4],
                 plain: AtomicU32::new(0),
                 before: AtomicU32::new(0),
                 was_tracked: AtomicBool::new(false),
@@ -231,25 +234,35 @@ impl LargeFlushes {
         &ALL[file.numbers()[1] as usize % ALL.len()]
     }
 
+    /// Whether the last flush was of this range of this file.
+    fn is_again(&self, of: &[u64; 4]) -> bool {
+        self.last.iter().zip(of).all(|(last, now)| last.load(Ordering::Relaxed) == *now)
+    }
+
     /// Whether the next flush writes all lines. The caller holds the lock.
-    fn is_plain(&self) -> bool {
+    fn is_plain(&self, of: &[u64; 4]) -> bool {
         let plain = self.plain.load(Ordering::Relaxed);
-        if plain > 0 {
+        let is_plain = plain > 0 && self.is_again(of);
+        if is_plain {
             self.plain.store(plain - 1, Ordering::Relaxed);
             self.was_tracked.store(false, Ordering::Relaxed);
         }
-        plain > 0
+        is_plain
     }
 
     /// Notes a flush that was told which pages are dirty: `dirty` bytes of `all`. The caller holds the lock.
-    fn note(&self, dirty: usize, all: usize) {
-        if !self.was_tracked.swap(true, Ordering::Relaxed) {
+    fn note(&self, of: &[u64; 4], dirty: usize, all: usize) {
+        let is_again = self.is_again(of);
+        self.last.iter().zip(of).for_each(|(last, now)| last.store(*now, Ordering::Relaxed));
+        let was_tracked = self.was_tracked.swap(true, Ordering::Relaxed);
+        if is_again && !was_tracked {
+            // Stores of many rounds are found together.
             return;
         }
-        let is_dense = dirty >= all / 4 * 3;
-        // The first of them may be the only one.
+        let is_dense = is_again && dirty >= all / 4 * 3;
         let (before, plain) = match self.before.load(Ordering::Relaxed) {
             _ if !is_dense => (0, 0),
+            // The first of them may be the only one.
             0 => (2, 0),
             before => ((before * 4).min(MOST_PLAIN), (before * 4).min(MOST_PLAIN)),
         };
@@ -317,23 +330,31 @@ pub fn flush(span: &Span, range: Range<usize>) -> Result<usize, i32> {
 /// Writes the pages of a range that were stored to, through whichever mapping of the file. Returns the bytes written.
 #[cold]
 fn flush_tracked(span: &Span, range: &Range<usize>) -> Result<usize, i32> {
-    let Some(tracking) = Tracking::get() else { return write_lines(range.clone()) };
     let of_file = span.in_file(range);
-    let _blocked = Blocked::but_sigbus();
+    let [device, inode] = span.file.numbers();
+    let of = [device, inode, of_file.start, of_file.end];
     let flushes = LargeFlushes::of(span.file);
+    let _blocked = Blocked::but_sigbus();
     let _held = flushes.lock.lock();
-    if flushes.is_plain() {
+    if flushes.is_plain(&of) {
         // The lines are those of all mappings of the file.
         return write_lines(range.clone());
     }
+    let dirty = write_tracked(span, range)?;
+    flushes.note(&of, dirty, range.len());
+    Ok(dirty)
+}
+
+/// The same by what the kernel has tracked. The caller holds the lock of the file's large flushes.
+fn write_tracked(span: &Span, range: &Range<usize>) -> Result<usize, i32> {
+    let Some(tracking) = Tracking::get() else { return write_lines(range.clone()) };
+    let of_file = span.in_file(range);
     let all = table::meeting(0..usize::MAX);
     let mut others = all.filter(|other| other.file == span.file && other.durability == Durability::Tracked);
-    let dirty = others.try_fold(0, |bytes, other| match other.part(&of_file) {
+    others.try_fold(0, |bytes, other| match other.part(&of_file) {
         Some(part) => tracking.write_dirty(&other, part).map(|written| bytes + written),
         None => Ok(bytes),
-    })?;
-    flushes.note(dirty, range.len());
-    Ok(dirty)
+    })
 }
 
 /// Forgets the mappings in a range of addresses, before it is unmapped. Stores through them are written first: flushes of
@@ -361,8 +382,10 @@ pub fn retire(range: &Range<usize>) {
 #[cold]
 pub fn settle(range: &Range<usize>) {
     for span in table::meeting(range.clone()).filter(|span| span.durability == Durability::Tracked) {
+        let _blocked = Blocked::but_sigbus();
+        let _held = LargeFlushes::of(span.file).lock.lock();
         // Memory that went bad raises SIGBUS when it is read next.
-        let _ = flush_tracked(&span, &(span.at.start.max(range.start)..span.at.end.min(range.end))).map(count);
+        let _ = write_tracked(&span, &(span.at.start.max(range.start)..span.at.end.min(range.end))).map(count);
     }
 }
 

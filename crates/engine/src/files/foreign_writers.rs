@@ -11,7 +11,8 @@
 //! * Else by **fanotify(7)** (Linux 5.13 without privileges), which tells this process's own writes from others'. The event of a write(2) comes
 //!   at once, but after the write. A store to a mapping has no event, so the opening that it needs counts. Processes that have the file open to
 //!   write already are looked up in proc(5).
-//! * A file that can be watched by neither stays out of the engine.
+//! * A file that can be watched by neither stays out of the engine. So does one of which there is no lease although no process that can be
+//!   looked at writes it: another one does.
 //!
 //! A file that is **stored to** here ([`watch_written`]) is watched by fanotify(7) alone: there is no lease of a file that is open to be
 //! written.
@@ -44,7 +45,7 @@ use std::time::{Duration, Instant};
 /// programs neither send nor wait for. It is sent to one thread, which blocks it and is never cancelled.
 const SIGNAL: i32 = 32;
 
-/// The interval at which leases are looked at, since the kernel may be unable to queue a signal (RLIMIT_SIGPENDING).
+/// The interval at which leases and events are looked at, since the kernel may be unable to queue a signal (RLIMIT_SIGPENDING).
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The pause before the process that opened a file is looked for once more: the event comes before the process has its descriptor.
@@ -123,7 +124,7 @@ fn noticed() -> MutexGuard<'static, Vec<(Identity, Change)>> {
     NOTICED.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// The thread that waits for leases and events.
+/// The thread that gives back files, when a lease is broken or an event has come.
 ///
 /// It waits for a signal (sigtimedwait(2)), and another thread sends it one when there are events. A thread that waits for both by
 /// descriptors has a signalfd(2), and that wakes at every SIGBUS of any thread: at every miss.
@@ -160,12 +161,24 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
         Use::Open(_, mode) => mode != libc::O_RDONLY,
     };
     nobody(identity, mapped, writes).map_err(|writer| format!("process {writer} has it open or mapped to write"))?;
-    // The kernel gives no lease while somebody has the file open or mapped to write.
-    if refused == libc::EAGAIN && !is_written_here(identity, mapped) {
-        forget(identity);
-        return Err("a process that this one may not look at has it open or mapped to write".to_owned());
+    if refused != libc::EAGAIN || is_written_here(identity, mapped) {
+        return Ok(());
     }
-    Ok(())
+    // The kernel gives no lease while somebody has the file open or mapped to write. It may have been a child before exec(2), or one that has
+    // ended.
+    for pause in BEFORE_EXEC {
+        let own = file::reopen(from, false, false).map_err(|error| format!("it cannot be opened again: {error}"))?;
+        if lease(&own, watcher.thread).is_ok() {
+            forget(identity);
+            watched().push(Watched::new(identity, None, own, By::Lease));
+            wake(watcher.thread);
+            return Ok(());
+        }
+        std::thread::sleep(pause);
+    }
+    forget(identity);
+    Err("a process that this one may not look at has it open or mapped to write, or its file system gives no lease"
+        .to_owned())
 }
 
 /// Whether this process has a file open or mapped to write.
@@ -452,11 +465,10 @@ pub fn in_child() {
             unsafe { engine_fd::close(one.file.as_raw_fd()) };
         }
     }
-    if let Some(Ok(Watcher { fanotify: Ok(group), end, .. })) = WATCHER.get() {
-        // SAFETY: descriptors of the parent's threads, which are not in this child.
-        unsafe {
-            engine_fd::close(*group);
-            engine_fd::close(*end);
+    if let Some(Ok(Watcher { fanotify, end, .. })) = WATCHER.get() {
+        for fd in fanotify.iter().chain([end]) {
+            // SAFETY: a descriptor of the parent's threads, which are not in this child.
+            unsafe { engine_fd::close(*fd) };
         }
     }
 }
@@ -490,11 +502,13 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
     });
     std::thread::Builder::new().name("fastmap-others".into()).stack_size(256 << 10).spawn(body)?;
     let thread = told.recv().map_err(io::Error::other)?;
-    if let Ok(group) = fanotify {
+    let tells = |group| {
         let body = threads::named(move || tell_of_events(group, end, thread));
-        std::thread::Builder::new().name("fastmap-events".into()).stack_size(64 << 10).spawn(body)?;
-    }
-    Ok(Watcher { thread, fanotify, end })
+        let started = std::thread::Builder::new().name("fastmap-events".into()).stack_size(64 << 10).spawn(body);
+        // Without that thread nobody would read the events: leases are left.
+        started.map(|_| group).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+    };
+    Ok(Watcher { thread, fanotify: fanotify.and_then(tells), end })
 }
 
 /// The signal as a set. The system calls are made directly: the C library leaves its own signals out of every set.
@@ -525,16 +539,23 @@ fn tell_of_events(group: RawFd, end: RawFd, thread: i32) {
         if DISMISSED.load(Ordering::Acquire) {
             return;
         }
-        wake(thread);
+        // One signal at a time: the kernel keeps each, and the user may have so many only (RLIMIT_SIGPENDING).
+        if !TOLD.swap(true, Ordering::AcqRel) && !wake(thread) {
+            TOLD.store(false, Ordering::Release);
+        }
         // It reads the events meanwhile.
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Makes the thread look, and look again from time to time if there are leases.
-fn wake(thread: i32) {
+/// The thread has been told of events, and has not begun to read them.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Makes the thread look, and look again from time to time if anything is watched. False: the kernel keeps no further signal, and the thread looks
+/// when its time has come.
+fn wake(thread: i32) -> bool {
     // SAFETY: a thread of this process, which waits for this signal.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) == 0 }
 }
 
 /// Ends the thread: nothing more is watched.
@@ -542,8 +563,8 @@ pub fn dismiss() {
     if let Some(Ok(Watcher { thread, end, .. })) = WATCHER.get() {
         DISMISSED.store(true, Ordering::Release);
         wake(*thread);
-        // SAFETY: eight bytes that the kernel reads.
-        unsafe { libc::write(*end, (&raw const ONE).cast(), size_of_val(&ONE)) };
+        // SAFETY: eight bytes that the kernel reads. Not glibc's wrapper: that is a cancellation point.
+        unsafe { libc::syscall(libc::SYS_write, *end, &raw const ONE, size_of_val(&ONE)) };
     }
 }
 
@@ -558,9 +579,10 @@ fn wait(fanotify: RawFd, give_back: GiveBack) {
     loop {
         let timeout = match again.first() {
             Some((at, ..)) => Some(at.saturating_duration_since(Instant::now())),
-            None => watched().iter().any(|one| one.by == By::Lease).then_some(LOOK),
+            None => (!watched().is_empty()).then_some(LOOK),
         };
         await_signal(timeout);
+        TOLD.store(false, Ordering::Release);
         if DISMISSED.load(Ordering::Acquire) {
             return;
         }

@@ -86,7 +86,7 @@ pub fn attach(
         if fallback != Fallback::Kernel || is_cached(facts.identity) {
             return Err(error);
         }
-        tell_of_fallback(&error);
+        tell_of_fallback(&error, by_address);
         return Ok(None);
     }
     let (files, mut table) = Files::get();
@@ -107,7 +107,7 @@ pub fn attach(
     let mapped = match table.entry(facts.identity) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(entry) => {
-            let Some(direct) = check(from, fallback)? else { return Ok(None) };
+            let Some(direct) = check(from, fallback, by_address)? else { return Ok(None) };
             let pool = pool.map_or_else(Pool::global, |pool| Ok(pool.clone()))?;
             descriptor_table::claim();
             let store = Arc::from(open(from, facts, direct)?);
@@ -221,7 +221,7 @@ fn larger(old: &Arc<Region>, need: usize, extension: Option<(Range<u64>, bool)>)
 }
 
 /// Whether a file can be cached, and if so with direct I/O. `None`: the caller chose the kernel where it cannot.
-fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
+fn check(from: &File, fallback: Fallback, by_address: bool) -> Result<Option<bool>> {
     static MACHINE_IS_FIT: OnceLock<()> = OnceLock::new();
     let lacking = |requirement: Requirement| Error::Missing {
         path: file::path_of(from),
@@ -240,14 +240,14 @@ fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
         || requirements::of_file(from).into_iter().find(|one| !one.optional && one.found.is_err()).map(lacking);
     match (error, fallback) {
         (Some(error), Fallback::Kernel) => {
-            tell_of_fallback(&error);
+            tell_of_fallback(&error, by_address);
             Ok(None)
         }
         (Some(error), _) => Err(error),
         (None, Fallback::Buffered) => Ok(Some(of_file().is_none())),
         (None, Fallback::Refuse) => of_file().map_or(Ok(Some(true)), Err),
         (None, Fallback::Kernel) => Ok(of_file().map_or(Some(true), |error| {
-            tell_of_fallback(&error);
+            tell_of_fallback(&error, by_address);
             None
         })),
     }

@@ -149,7 +149,7 @@ impl MapOptions {
         match self.mode {
             _ if is_wanted && is_in_memory() => Ok(Some(Some(self.persist))),
             Mode::Direct if self.fallback == Fallback::Kernel => {
-                tell_of_fallback(&mapping::not_in_memory(from));
+                tell_of_fallback(&mapping::not_in_memory(from), false);
                 Ok(Some(None))
             }
             Mode::Direct => Err(mapping::not_in_memory(from)),

@@ -112,7 +112,7 @@ class memmap(np.memmap, metaclass=Told):
     ) -> "memmap":
         if mode is _DEFAULT and is_url(filename):
             mode = "r"
-        mode = _NAMES.get(mode, mode)
+        mode = _NAMES.get(mode, str(mode) if mode is _DEFAULT else mode)
         if mode not in _MODES:
             raise ValueError(f"mode must be one of {_MODES + list(_NAMES)!r} (got {mode!r})")
         if mode == "w+" and shape is None:
