@@ -185,7 +185,7 @@ fn this_is_installed_and_nothing_else() {
     let mut without = files_below(&PREFIX);
     assert!(without.remove("lib/libfastmap.a"));
     assert_eq!(files_below(&packed.path().join("opt/fastmap")), without);
-    // What measures is asked for.
+    // The bench comes with BENCH=1.
     run(make().args(["install", "BENCH=1", "PREFIX=/opt/measured", &destination]));
     let measured = files_below(&packed.path().join("opt/measured"));
     for name in ["bin/fastmap-bench", "share/man/man1/fastmap-bench-micro.1", "share/man/man1/fastmap-report.1"] {

@@ -118,7 +118,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What a usage error knows of one kind.
+/// The texts of one kind that a usage error has.
 fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
@@ -134,7 +134,7 @@ fn argument(error: &clap::Error) -> String {
     if name.is_empty() { "command line".to_owned() } else { name.to_owned() }
 }
 
-/// What was probably meant: words that are like the wrong one.
+/// A hint: words that are like the wrong one.
 fn meant(error: &clap::Error) -> String {
     let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
     let words: Vec<_> = kinds.into_iter().flat_map(|kind| texts(error, kind)).collect();

@@ -6,7 +6,7 @@ use crate::sys::cgroup;
 /// `1GB`, `1 GB` and `1gib` are the same. A fraction of a byte is dropped.
 ///
 /// # Errors
-/// What is wrong, and what to give instead, in one line.
+/// A line that says what is wrong, and what to give instead.
 ///
 /// ```
 /// assert_eq!(fastmap::size::bytes("1.5GiB"), Ok(3 << 29));

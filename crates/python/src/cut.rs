@@ -139,7 +139,7 @@ pub fn forget(at: Range<usize>) {
     if let Some(one) = RANGES.iter().find(is_it) {
         one.end.store(0, Ordering::Release);
     }
-    // What lies there next is another mapping.
+    // The next mapping there is another one.
     for place in replaced() {
         let page = place.load(Ordering::Acquire);
         if at.contains(&page) && holding(page).next().is_none() {
@@ -177,7 +177,7 @@ extern "C" fn tell(of_object: *mut c_void) -> c_int {
     -1
 }
 
-/// Has the replaced pages trap again: they become pages of a file of no length.
+/// Makes the replaced pages trap again: they become pages of a file of no length.
 fn trap_again() {
     // SAFETY: a C string.
     let empty = *EMPTY.get_or_init(|| unsafe { libc::memfd_create(c"fastmap-cut".as_ptr(), libc::MFD_CLOEXEC) });

@@ -56,7 +56,7 @@ fn steer() {
     fastmap_steer::start_here();
 }
 
-/// What steering has done so far, in one line.
+/// One line of what steering has done so far.
 #[pyfunction]
 fn report() -> Option<String> {
     fastmap_steer::report()

@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes in a page.
 pub(crate) const PAGE: u64 = 4096;
 
-/// What the thread of [`start`] has done.
+/// The line of the thread of [`start`].
 static REPORT: Report = Report::new();
 
-/// What the thread of [`start`] has seen and done so far, in one line; `None` if that is nothing.
+/// One line of what the thread of [`start`] has seen and done so far; `None` if that is nothing.
 ///
 /// ```
 /// assert_eq!(fastmap_steer::report(), None);

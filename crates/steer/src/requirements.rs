@@ -1,7 +1,7 @@
 //! Steering's requirements of the machine, checked one by one: for `fastmap doctor`.
 
 use crate::PAGE;
-use crate::observe::text;
+use crate::act::{may_trace_all, yama_scope};
 use crate::observe::{Pages, Seen};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
@@ -94,11 +94,9 @@ fn advice() -> Requirement {
 }
 
 fn tracing() -> Requirement {
-    let mut scope = Vec::new();
-    let scope = if text::read("/proc/sys/kernel/yama/ptrace_scope", &mut scope) { text::number(&scope) } else { None };
-    let found = match (can_trace(), scope) {
+    let found = match (can_trace(), yama_scope()) {
         (false, _) => Err("ptrace(2) is refused".to_owned()),
-        (true, Some(scope @ 1..)) if !may_trace_all() => Err(format!(
+        (true, scope @ 1..) if !may_trace_all() => Err(format!(
             "kernel.yama.ptrace_scope is {scope}: programs that run already can be steered with CAP_SYS_PTRACE only"
         )),
         _ => Ok("programs can be steered from outside".to_owned()),
@@ -111,14 +109,6 @@ fn tracing() -> Requirement {
         remedy: "allow ptrace in the seccomp filter, and set kernel.yama.ptrace_scope to 0 (sysctl), or attach as root"
             .into(),
     }
-}
-
-/// Whether this process has CAP_SYS_PTRACE.
-fn may_trace_all() -> bool {
-    const CAP_SYS_PTRACE: u32 = 19;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    rights.and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok()).unwrap_or(0) >> CAP_SYS_PTRACE & 1 == 1
 }
 
 /// Whether a child can be held, as `attach` holds the threads of a program.

@@ -95,9 +95,9 @@ impl Tier {
     pub const MIN_LIMIT: u64 = 16 << 20;
 
     /// Opens a folder: the one given, else `$FASTMAP_TIER`, else `$XDG_CACHE_HOME/fastmap`, else `~/.cache/fastmap`. A folder that does not
-    /// exist is made, with mode 0700; one that is named only where its parent exists, and not at `/`. Its limit in bytes is the one given, else `$FASTMAP_TIER_LIMIT`, else the limit that the folder was given
-    /// last, else a tenth of the disk's free space. Of the limits of several processes the smallest holds, while its process has the folder
-    /// open.
+    /// exist is made, with mode 0700; one that is named only where its parent exists, and not at `/`. Its limit in bytes is the one given, else
+    /// `$FASTMAP_TIER_LIMIT`, else the limit that the folder was given last, else a tenth of the disk's free space. Of the limits of several
+    /// processes the smallest holds, while its process has the folder open.
     ///
     /// # Errors
     /// The folder cannot be opened, is another user's, or lies on a file system without holes or locks; the limit is below

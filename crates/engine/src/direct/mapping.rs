@@ -206,7 +206,7 @@ pub fn try_tracking() -> io::Result<()> {
     Tracking::open().map(drop)
 }
 
-/// What is known of large flushes. Files share it by their numbers: it is about one range of one of them.
+/// The state of large flushes. Files share it by their numbers: it is about one range of one of them.
 struct LargeFlushes {
     /// A flush waits for pages that another flush has found dirty and is writing.
     lock: Lock,

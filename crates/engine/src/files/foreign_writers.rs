@@ -570,7 +570,7 @@ pub fn dismiss() {
 
 static DISMISSED: AtomicBool = AtomicBool::new(false);
 
-/// What an eventfd takes.
+/// The number that ends the thread by its eventfd.
 static ONE: u64 = 1;
 
 /// The thread's life.

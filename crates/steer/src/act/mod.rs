@@ -16,6 +16,7 @@ pub use outside::Outside;
 pub use own::{Own, OwnAndReaders};
 pub use readers::Readers;
 pub use traced::{Refusal, Traced};
+pub(crate) use traced::{may_trace_all, yama_scope};
 
 use crate::judge::{Advice, Run};
 use crate::observe::Mapping;

@@ -22,6 +22,7 @@ mod threads;
 mod tracee;
 
 pub use refusal::Refusal;
+pub(crate) use refusal::{may_trace_all, yama_scope};
 
 use crate::PAGE;
 use crate::clock::now;

@@ -174,10 +174,19 @@ pub(super) fn of_denial(pid: u32, error: Errno) -> Refusal {
         return Refusal::Ended(pid);
     }
     let owner = std::fs::metadata(format!("/proc/{pid}/stat")).ok().map(|file| u64::from(file.uid()));
+    denial(pid, &theirs, &ours, owner, yama_scope(), error)
+}
+
+/// Yama's `ptrace_scope`: 0 where there is none.
+pub(crate) fn yama_scope() -> u64 {
     let mut text = Vec::new();
     let is_there = crate::observe::text::read("/proc/sys/kernel/yama/ptrace_scope", &mut text);
-    let scope = is_there.then(|| crate::observe::text::number(&text)).flatten().unwrap_or(0);
-    denial(pid, &theirs, &ours, owner, scope, error)
+    is_there.then(|| crate::observe::text::number(&text)).flatten().unwrap_or(0)
+}
+
+/// Whether this process may trace others in spite of Yama (CAP_SYS_PTRACE).
+pub(crate) fn may_trace_all() -> bool {
+    Status::own().is_some_and(|own| own.bits("CapEff:") & MAY_TRACE != 0)
 }
 
 fn denial(pid: u32, theirs: &Status, ours: &Status, owner: Option<u64>, scope: u64, error: Errno) -> Refusal {
