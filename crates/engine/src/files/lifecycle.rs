@@ -165,6 +165,20 @@ pub fn allow_stores(region: &Region) -> Result<()> {
     Ok(())
 }
 
+/// Counts the pages that are dirty although all was saved, as clean from now on: reads that ended since then mapped them writable, for a
+/// store that was expected and can come no more. The region is withdrawn.
+fn discard_unstored(region: &Region) -> usize {
+    let mut unstored = 0;
+    let dirty = region.dirty();
+    for block in (0..dirty.blocks()).filter(|block| dirty.is_marked(*block)) {
+        dirty.take(block, 0..region.span() / PAGE, usize::MAX, |page| {
+            unstored += usize::from(region.word(page).look().state() == State::Dirty);
+        });
+    }
+    region.pool().discount_dirty(region.pool().here(), unstored);
+    unstored
+}
+
 /// How often visitors of a region that has ended are looked for, 50 µs apart. A visitor that is still there then may never leave
 /// (`region/in_flight.rs`): the region's values stay for it.
 const LOOKS: usize = 1000;
@@ -192,11 +206,12 @@ pub fn dissolve(region: &Arc<Region>) {
             // SAFETY: no map refers to the region, and no thread is in it any more.
             unsafe { memory::release(part.start as *mut u8, part.len()) };
         }
-        // All resident pages are clean. Each has one entry, or its frame has one. Entries of pages that are not resident are void.
+        let unstored = discard_unstored(region);
+        // All other resident pages are clean. Each has one entry, or its frame has one. Entries of pages that are not resident are void.
         let entries = region.pool().clean.purge(region.id(), 0..region.span() / PAGE).into_iter();
         let is_clean = |seen: Seen| seen.state() == State::Clean && !seen.is_huge();
         let is_here = |entry: &Entry| entry.is_frame() || is_clean(region.word(entry.page()).look());
-        idle + entries.filter(is_here).map(Entry::pages).sum::<usize>()
+        unstored + idle + entries.filter(is_here).map(Entry::pages).sum::<usize>()
     };
     // Nobody comes to visit any more.
     let is_visited = !(0..LOOKS).any(|look| {

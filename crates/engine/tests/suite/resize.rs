@@ -99,8 +99,8 @@ fn resized_at_random_while_threads_load_store_and_flush() {
         let stored = owners[at % THREADS].shadow[at / THREADS];
         assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), stored, "word {at} of the file");
     }
-    // A writer that is at work on the file ends it when it is done.
-    until("no page is left", || (cache.stats().resident_pages, cache.stats().dirty_pages) == (0, 0));
+    let stats = cache.stats();
+    assert_eq!((stats.resident_pages, stats.dirty_pages), (0, 0), "{stats:?}");
 }
 
 #[test]
@@ -254,4 +254,28 @@ fn pages_that_a_full_disk_refuses_stay_and_the_file_is_named() {
     drop(map);
     let bytes = std::fs::read(&path).unwrap();
     (0..100).for_each(|page| assert_eq!(bytes[page * PAGE], page as u8 + 1));
+}
+
+/// Pages that are expected to be stored to are mapped writable, also by reads that end when nobody can store any more.
+#[test]
+fn what_arrives_while_its_map_ends_leaves_the_cache() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &vec![0; 512 * PAGE]);
+    let cache = Cache::new(1024 * PAGE).unwrap();
+    for round in 0..quick_or_full(40, 400) {
+        let mut map = map_mut(&cache, &file);
+        map.set_readahead(0).unwrap();
+        for _ in 0..2 {
+            (0..512).for_each(|page| map[page * PAGE] = map[page * PAGE].wrapping_add(1));
+            map.advise(Advice::DontNeed).unwrap();
+        }
+        map.prefetch(&[0..128 * PAGE]).unwrap();
+        drop(map);
+        let stats = cache.stats();
+        assert_eq!((stats.resident_pages, stats.dirty_pages), (0, 0), "round {round}: {stats:?}");
+    }
 }
