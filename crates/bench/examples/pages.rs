@@ -3,7 +3,7 @@
 //! command carries none of it.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Command;
@@ -17,6 +17,36 @@ const NOTES: &str = "Notes";
 /// Its first heading has the version's date.
 const CHANGELOG: &str = include_str!("../../../CHANGELOG.md");
 
+/// Completes the command after `fastmap run --`, and its arguments, which `clap_complete` does for zsh only.
+const BASH_AFTER_RUN: &str = r#"
+_fastmap_or_command() {
+    local at
+    for ((at = 2; at < COMP_CWORD; at++)); do
+        [[ ${COMP_WORDS[1]} == run && ${COMP_WORDS[at]} == -- ]] || continue
+        if declare -F _comp_command_offset >/dev/null; then
+            _comp_command_offset $((at + 1))
+        elif declare -F _command_offset >/dev/null; then
+            _command_offset $((at + 1))
+        elif ((at + 1 == COMP_CWORD)); then
+            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+        else
+            COMPREPLY=()
+        fi
+        return
+    done
+    _fastmap "$@"
+}
+complete -F _fastmap_or_command -o bashdefault -o default fastmap
+"#;
+const FISH_AFTER_RUN: &str = r#"
+function __fastmap_run_command
+    set -l words (commandline -opc)
+    test "$words[2]" = run; and set -l at (contains -i -- -- $words); or return
+    __fish_complete_subcommand --commandline $words[(math $at + 1)..] (commandline -ct)
+end
+complete -c fastmap -n "contains -- -- (commandline -opc)" -f -a "(__fastmap_run_command)"
+"#;
+
 fn main() -> io::Result<()> {
     let to = PathBuf::from(std::env::args_os().nth(1).expect("usage: pages DIRECTORY"));
     // Nothing of an earlier version stays.
@@ -29,12 +59,14 @@ fn main() -> io::Result<()> {
         fs::create_dir_all(path.parent().expect("a name below it"))?;
         File::create(path)
     };
-    for (shell, name) in [
-        (Shell::Bash, "bash-completion/completions/fastmap"),
-        (Shell::Zsh, "zsh/site-functions/_fastmap"),
-        (Shell::Fish, "fish/vendor_completions.d/fastmap.fish"),
+    for (shell, name, more) in [
+        (Shell::Bash, "bash-completion/completions/fastmap", BASH_AFTER_RUN),
+        (Shell::Zsh, "zsh/site-functions/_fastmap", ""),
+        (Shell::Fish, "fish/vendor_completions.d/fastmap.fish", FISH_AFTER_RUN),
     ] {
-        clap_complete::generate(shell, &mut command, "fastmap", &mut file(name)?);
+        let mut to = file(name)?;
+        clap_complete::generate(shell, &mut command, "fastmap", &mut to);
+        to.write_all(more.as_bytes())?;
     }
     let pages = to.join("man/man1");
     fs::create_dir_all(&pages)?;

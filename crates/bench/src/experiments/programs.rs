@@ -82,7 +82,7 @@ pub struct Args {
     /// Ways to compare, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "kernel,advised,fastmap")]
     pub ways: Vec<Way>,
-    /// Memory for the data, as a share of them, separated by commas: all, half, quarter, eighth
+    /// Memory for the data, as a share of them, separated by commas: all, most (four fifths), half, quarter, eighth
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all,quarter")]
     pub memory: Vec<Share>,
     /// Size of each program's data, about
@@ -101,6 +101,8 @@ pub struct Args {
 pub enum Share {
     /// No limit.
     All,
+    /// Four fifths: the data are 1.25 times the memory.
+    Most,
     /// A half.
     Half,
     /// A quarter.
@@ -110,12 +112,13 @@ pub enum Share {
 }
 
 /// All shares.
-const SHARES: [Share; 4] = [Share::All, Share::Half, Share::Quarter, Share::Eighth];
+const SHARES: [Share; 5] = [Share::All, Share::Most, Share::Half, Share::Quarter, Share::Eighth];
 
 impl Share {
     fn name(self) -> &'static str {
         match self {
             Share::All => "all",
+            Share::Most => "most",
             Share::Half => "half",
             Share::Quarter => "quarter",
             Share::Eighth => "eighth",
@@ -125,6 +128,7 @@ impl Share {
     fn of(self, bytes: u64) -> Option<u64> {
         match self {
             Share::All => None,
+            Share::Most => Some(bytes / 5 * 4),
             Share::Half => Some(bytes / 2),
             Share::Quarter => Some(bytes / 4),
             Share::Eighth => Some(bytes / 8),

@@ -57,6 +57,8 @@ pub struct Case {
     now: Rate,
     /// When strides, or a walk backward, were seen last.
     ordered: Duration,
+    /// The front of the walk backward that the last look showed, if it showed one.
+    backward_from: Option<u64>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -160,6 +162,11 @@ impl Case {
     /// Whether it is advised random for a short time, to look at single touches.
     pub fn is_looked_at(&self) -> bool {
         matches!(self.state, State::Looked(_))
+    }
+
+    /// Whether it is left to the kernel: advice did not pay, or single touches showed nothing.
+    pub fn is_resting(&self) -> bool {
+        matches!(self.state, State::Resting(_))
     }
 
     /// The pattern that was seen, and the advice for it, in words.
@@ -286,6 +293,10 @@ impl Case {
     /// New advice for a mapping that has none of ours, or is under a look.
     fn begin(&mut self, look: &Look) -> Option<Advice> {
         let shape = look.shape;
+        // Threads that take turns at pieces of a walk forward may seem to go backward, but not twice and farther back.
+        let backward = if shape.is_backward() { shape.fronts.first().map(|front| front.at) } else { None };
+        let goes_on_backward =
+            backward.zip(std::mem::replace(&mut self.backward_from, backward)).is_some_and(|(now, then)| now < then);
         if shape.is_scattered() {
             let is_dear = self.before.read == 0.0 || self.before.price() >= DEAR;
             if !is_dear || !look.is_short {
@@ -300,7 +311,7 @@ impl Case {
             self.state = State::Blocks(look.at);
             return Some(Advice::Blocks);
         }
-        if shape.is_backward() {
+        if goes_on_backward {
             self.now = Rate::default();
             self.ordered = look.at;
             self.state = State::Backward(look.at);
@@ -477,19 +488,27 @@ mod tests {
 
     #[test]
     fn a_walk_backward_is_read_in_blocks_until_anything_else_is_seen() {
-        let backward = |windows| Shape { fronts: vec![Front { at: 500, stride: -1, span: 500 }], ..walk(windows) };
+        let backward = |at, windows| Shape { fronts: vec![Front { at, stride: -1, span: 500 }], ..walk(windows) };
         let mut case = Case::default();
-        let mut looks = vec![(backward(500), 8000)];
-        looks.extend(vec![(backward(1500), 24000); 20]);
+        let mut looks = vec![(backward(90_000, 500), 8000), (backward(88_000, 500), 8000)];
+        looks.extend(vec![(backward(50_000, 1500), 24000); 20]);
         looks.push((scattered(50), 1600));
         let made = decisions(&mut case, &looks, true, 0);
-        assert_eq!(made[0], Some(Advice::Blocks));
-        assert!(made[1..21].iter().all(Option::is_none), "{made:?}");
-        assert_eq!(made[21], Some(Advice::Normal));
+        assert_eq!((made[0], made[1]), (None, Some(Advice::Blocks)));
+        assert!(made[2..22].iter().all(Option::is_none), "{made:?}");
+        assert_eq!(made[22], Some(Advice::Normal));
         // It does not pay.
-        let made = decisions(&mut Case::default(), &vec![(backward(500), 8000); 12], true, 0);
-        assert_eq!((made[0], made[5]), (Some(Advice::Blocks), Some(Advice::Normal)));
+        let looks: Vec<_> = (0..13).map(|look| (backward(90_000 - 2000 * look, 500), 8000)).collect();
+        let made = decisions(&mut Case::default(), &looks, true, 0);
+        assert_eq!((made[1], made[6]), (Some(Advice::Blocks), Some(Advice::Normal)));
         assert_eq!(made.iter().flatten().count(), 2);
+    }
+
+    #[test]
+    fn a_walk_forward_that_seems_to_go_backward_is_left_alone() {
+        let seeming = |at| Shape { fronts: vec![Front { at, stride: -1, span: 500 }], ..walk(500) };
+        let looks: Vec<_> = (0..20).map(|look| (seeming(1000 * look), 8000)).collect();
+        assert!(decisions(&mut Case::default(), &looks, true, 0).iter().all(Option::is_none));
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub struct Round {
     rounds: u32,
     /// The page up to which this round has dropped what lies behind the walk. 0 at the beginning of a round.
     dropped: u64,
+    /// The page up to which this round has asked for what lies ahead of the walk, and how much of the next round's part was asked for.
+    asked: u64,
+    asked_anew: u64,
     moved: Duration,
     began: Duration,
     /// Pages passed since `began`.
@@ -27,6 +30,8 @@ pub struct Round {
 
 /// The least number of pages that are dropped at a time behind the walk: 4 MiB.
 const PIECE: u64 = 1024;
+/// The least number of pages that are asked for at a time ahead of it: 1 MiB.
+const ASKED: u64 = 256;
 /// Pages just behind the walk that are not dropped: other threads of the program may follow it.
 const BEHIND: u64 = 512;
 /// Pages in a row that begin a new round.
@@ -35,14 +40,27 @@ const WALK: u64 = 64;
 const REACH: u64 = 65536;
 /// A walk that has not moved for this long has ended.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// After this many rounds it is judged whether keeping pays.
+/// After this many rounds it is judged whether keeping pays: whether the walk is so many times as fast.
 const TRIAL: u32 = 4;
+const PAYS: f64 = 1.1;
 
 impl Round {
     /// A walk forward that was found with its front at `front`, `span` pages after its beginning.
     pub fn new(front: u64, span: u64, now: Duration) -> Round {
         let covered = front.saturating_sub(span)..front + 1;
-        Round { front, covered, keep: 0, rounds: 0, dropped: 0, moved: now, began: now, passed: 0, before: 0.0 }
+        Round {
+            front,
+            covered,
+            keep: 0,
+            rounds: 0,
+            dropped: 0,
+            asked: 0,
+            asked_anew: 0,
+            moved: now,
+            began: now,
+            passed: 0,
+            before: 0.0,
+        }
     }
 
     /// The two ranges to look for new pages in: ahead of the walk, and where a new round would show first. Until the walk has started again once,
@@ -52,8 +70,10 @@ impl Round {
         if self.rounds == 0 {
             return [self.front + 1..self.front + REACH, 0..behind];
         }
+        // In the first round with a kept part, any page may be one that stayed.
         let again = self.covered.start + self.keep;
-        [self.front + 1..self.covered.end, again..(again + REACH).min(behind)]
+        let reach = if self.rounds == 1 { self.covered.end } else { self.front.max(again) + REACH };
+        [self.front + 1..reach.min(self.covered.end), again..(again + REACH).min(behind)]
     }
 
     /// Follows the walk to the pages that are new. `false`: the walk has ended, or keeping a part of it does not pay.
@@ -80,6 +100,7 @@ impl Round {
             self.passed += self.covered.end - self.front + front.saturating_sub(self.covered.start);
             self.front = front;
             self.dropped = 0;
+            self.asked = self.covered.start + self.keep + std::mem::take(&mut self.asked_anew);
             self.rounds += 1;
             if self.rounds == 1 {
                 self.before = self.speed(now);
@@ -95,7 +116,7 @@ impl Round {
         self.moved = now;
         self.covered.end = self.covered.end.max(self.front + 1);
         self.keep = if self.rounds > 0 { keep } else { 0 };
-        self.rounds < TRIAL || self.speed(now) * 4.0 >= self.before * 3.0
+        self.rounds < TRIAL || self.speed(now) >= self.before * PAYS
     }
 
     /// Whether the walk is so near its end that it may start again next.
@@ -124,9 +145,11 @@ impl Round {
         keep * 3 >= pages
     }
 
-    /// Learns from a look at the whole mapping where the walk begins. The first look at a new round may have come late, and so may have missed the
-    /// beginning.
+    /// Learns from a look at the whole mapping where the walk begins and ends. The first look at a new round may have come late, and so may have
+    /// missed the end of the one before and the beginning.
     pub fn learn(&mut self, new: &[Run]) {
+        let beyond = |run: &&Run| run.len >= WALK && run.at < self.covered.end + REACH && run.end() > self.covered.end;
+        self.covered.end = new.iter().rev().find(beyond).map_or(self.covered.end, Run::end);
         let below = new.iter().find(|run| run.len >= WALK && run.at < self.covered.start);
         self.covered.start = below.map_or(self.covered.start, |run| run.at);
     }
@@ -134,6 +157,29 @@ impl Round {
     /// The number of pages from the walk's beginning to its end.
     pub fn pages(&self) -> u64 {
         self.covered.end - self.covered.start
+    }
+
+    /// Pages to read now: those ahead of the walk that are not kept, `window` at most. At the end of a round they are the next round's first.
+    pub fn ask(&mut self, window: u64) -> Option<Run> {
+        let kept = self.covered.start + self.keep;
+        if self.rounds == 0 || kept >= self.covered.end {
+            return None;
+        }
+        let (to, end) = (self.front + window, self.covered.end);
+        let from = self.asked.max(self.front + 1).max(kept);
+        if from < end {
+            let to = to.min(end);
+            let is_enough = to >= from + ASKED || to == end && to > from;
+            return is_enough.then(|| {
+                self.asked = to;
+                Run { at: from, len: to - from }
+            });
+        }
+        let (from, to) = (kept + self.asked_anew, (kept + to.saturating_sub(end)).min(end));
+        (to >= from + ASKED).then(|| {
+            self.asked_anew = to - kept;
+            Run { at: from, len: to - from }
+        })
     }
 
     /// Pages to drop now: those that lie behind the walk and are not kept, or at the start of a round those that the last round has not dropped.
@@ -194,10 +240,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_kept_is_asked_for_ahead_of_the_walk_once_a_round() {
+        let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
+        go_round(&mut round, 2000, 30_000, &mut now, 5);
+        assert_eq!(round.ask(5000), None);
+        go_round(&mut round, 0, 30_000, &mut now, 5);
+        let mut asked = vec![0; PAGES as usize];
+        for _ in 0..3 {
+            for at in (30_000..PAGES).step_by(1000) {
+                now += 3;
+                assert!(round.follow(&[Run { at, len: 1000 }], 30_000, Duration::from_millis(now)));
+                while let Some(run) = round.ask(5000) {
+                    assert!(run.at >= 30_000 && run.end() <= PAGES);
+                    let lead = if run.at > at { run.end() - at } else { run.end() - 30_000 + PAGES - at };
+                    assert!(lead <= 6000, "{run:?} at {at}");
+                    (run.at..run.end()).for_each(|page| asked[page as usize] += 1);
+                }
+            }
+        }
+        assert!(asked[..30_000].iter().all(|times| *times == 0));
+        let often = &asked[40_000..];
+        assert!(often.iter().all(|times| *times == 3), "{:?}", often.iter().position(|times| *times != 3));
+    }
+
+    #[test]
     fn nothing_is_dropped_of_a_loop_that_fits() {
         let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
         go_round(&mut round, 2000, 200_000, &mut now, 5);
         assert_eq!(go_round(&mut round, 0, 200_000, &mut now, 5), []);
+    }
+
+    #[test]
+    fn an_end_that_was_missed_is_learnt() {
+        let mut round = Round::new(90_000, 90_000, Duration::ZERO);
+        assert!(round.follow(&[Run { at: 0, len: 1000 }], 30_000, Duration::from_millis(5)));
+        assert_eq!(round.pages(), 90_001);
+        round.learn(&[Run { at: 99_000, len: 1000 }]);
+        assert_eq!(round.pages(), PAGES);
     }
 
     #[test]

@@ -36,7 +36,9 @@ impl<H: Hand> Watcher<'_, H> {
             if front.stride == 1 {
                 let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room, one.readahead));
                 let may_come_round = !one.mapping.is_writable && is_fit && one.round.is_none();
-                let is_loop = may_come_round && !waits && !one.case.is_on();
+                // A walk that waits may be something else, until single touches were looked at.
+                let is_walk = !waits || one.case.is_resting();
+                let is_loop = may_come_round && is_walk && !one.case.is_on();
                 if is_loop && shape.fronts.len() == 1 && self.may_act(index) && !self.settings.is_dry {
                     self.held[index].round = Some(Round::new(front.at, front.span, at));
                 }
@@ -98,6 +100,13 @@ impl<H: Hand> Watcher<'_, H> {
                 one.rests_until = at + Duration::from_secs(10);
                 continue;
             }
+            if let Some(run) = round.ask(spare(self.room, one.readahead) / 2)
+                && !self.hand.read_ahead(&one.mapping, &run)
+            {
+                one.round = None;
+                one.rests_until = at + Duration::from_secs(10);
+                continue;
+            }
             if let Some(run) = round.drop() {
                 if self.hand.drop(&one.mapping, &run) {
                     self.done.kept = round.progress(at).or(self.done.kept);
@@ -112,8 +121,13 @@ impl<H: Hand> Watcher<'_, H> {
     }
 }
 
-/// Pages of a loop that may be kept. The rest of the room is for pages that are dropped late, for everything else in memory, and for
-/// the kernel's readahead: two of its windows at the end of a round, and two at the beginning of the next.
+/// Pages of a loop that may be kept.
 fn may_keep(room: u64, readahead: u64) -> u64 {
-    room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
+    room.saturating_sub(spare(room, readahead))
+}
+
+/// The rest of the room. A half is for pages that are read ahead of the walk. The other is for pages that are dropped late, for everything
+/// else in memory, and for the kernel's readahead: two of its windows at the end of a round, and two at the beginning of the next.
+fn spare(room: u64, readahead: u64) -> u64 {
+    (room / 8).max((16 << 20) / PAGE).max(4 * readahead)
 }

@@ -50,6 +50,7 @@ pub fn headlines(rows: &[Row<Outcome>]) -> Vec<Headline> {
     for (memory, temperature) in settings(rows) {
         let part = match memory {
             "all" => "all".to_owned(),
+            "most" => "four fifths".to_owned(),
             "eighth" => "an eighth".to_owned(),
             other => format!("a {other}"),
         };

@@ -22,7 +22,7 @@ pub struct Program {
 pub enum From {
     /// A source text in C, with flags of the compiler.
     C(&'static str, &'static [&'static str]),
-    /// The name of a file of Python, its text, and the module that it needs.
+    /// The name of a file of Python, its text, and the modules that it needs, with commas.
     Python(&'static str, &'static str, &'static str),
     /// A source text in Java.
     Java(&'static str),
@@ -45,6 +45,9 @@ impl Program {
         Program { advice: "sequential", ..self }
     }
 }
+
+/// The modules of llama.cpp's programs.
+const LLAMA: &str = "gguf, llama_cpp, numpy";
 
 /// The programs of `fastmap bench programs`, in the order in which they are run.
 pub const ALL: &[Program] = &[
@@ -111,6 +114,17 @@ pub const ALL: &[Program] = &[
         .of("gcc and memcached"),
     program("java", "Java's mapped buffers, rows at random", 48, &[From::Java(include_str!("Rows.java"))])
         .of("a JDK (default-jdk-headless)"),
+    program("llama", "llama.cpp, a dense model", 96, &[From::Python("llama", include_str!("llama.py"), LLAMA)])
+        .of("llama-cpp-python and gguf, from PyPI")
+        .sequential(),
+    program(
+        "llama-experts",
+        "llama.cpp, a model with experts",
+        96,
+        &[From::Python("llama_experts", include_str!("llama.py"), LLAMA)],
+    )
+    .of("llama-cpp-python and gguf, from PyPI")
+    .sequential(),
     program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
 ];
 

@@ -155,11 +155,11 @@ impl Workshop {
                 self.compile(&command, &source, flags)?;
                 Ok(Tool::Ours(vec![self.able_to_start(command)?]))
             }
-            From::Python(file, text, module) => {
+            From::Python(file, text, modules) => {
                 let python = self.python.clone().ok_or("no python3 in PATH")?;
-                let import = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+                let import = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
                 if !import.is_ok_and(|said| said.status.success()) {
-                    return Err(format!("no Python module {module}"));
+                    return Err(format!("no Python module {modules}"));
                 }
                 write(&format!("{file}.py"), text)?;
                 Ok(Tool::Ours(vec![python, self.dir.join(format!("{file}.py"))]))
