@@ -36,15 +36,23 @@ _fastmap_or_command() {
     done
     _fastmap "$@"
 }
-complete -F _fastmap_or_command -o bashdefault -o default fastmap
+if [[ ${BASH_VERSINFO[0]} -eq 4 && ${BASH_VERSINFO[1]} -ge 4 || ${BASH_VERSINFO[0]} -gt 4 ]]; then
+    complete -F _fastmap_or_command -o nosort -o bashdefault -o default fastmap
+else
+    complete -F _fastmap_or_command -o bashdefault -o default fastmap
+fi
 "#;
 const FISH_AFTER_RUN: &str = r#"
+function __fastmap_after_run
+    set -l words (commandline -opc)
+    test "$words[2]" = run; and contains -i -- -- $words
+end
 function __fastmap_run_command
     set -l words (commandline -opc)
-    test "$words[2]" = run; and set -l at (contains -i -- -- $words); or return
-    __fish_complete_subcommand --commandline $words[(math $at + 1)..] (commandline -ct)
+    set -e words[1..(__fastmap_after_run)]
+    complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))
 end
-complete -c fastmap -n "contains -- -- (commandline -opc)" -f -a "(__fastmap_run_command)"
+complete -c fastmap -n "__fastmap_after_run >/dev/null" -f -a "(__fastmap_run_command)"
 "#;
 
 fn main() -> io::Result<()> {

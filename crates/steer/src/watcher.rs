@@ -16,7 +16,7 @@ use self::held::{Held, add, merge};
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Advice, Case, Depth, Look, Pieces, Round, Run, Shape, pieces, shape, windows};
+use crate::judge::{Advice, Case, Depth, Look, Pieces, Run, Shape, pieces, shape, windows};
 use crate::observe::{Effort, Mappings, Memory, Pages, Seen, Spent, Waits};
 use crate::report::Report;
 use std::ops::Range;
@@ -429,8 +429,6 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 continue;
             }
             let (windows, share) = (*windows, *windows as f64 / all.max(1) as f64);
-            // A loop that is followed is a walk: no look at single touches is needed where it waits.
-            let is_loop = self.held[index].round.as_ref().is_some_and(Round::is_loop);
             let look = Look {
                 at,
                 lasted,
@@ -439,9 +437,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 pieces: *pieces,
                 is_short,
                 read: cost.read_bytes / PAGE,
-                waited: if is_loop { 0 } else { cost.major_faults },
+                waited: cost.major_faults,
                 faults: cost.major_faults + cost.minor_faults,
                 share,
+                is_followed: self.held[index].round.is_some(),
             };
             if let Some(advice) = self.held[index].case.judge(&look) {
                 self.advise(index, advice, at);

@@ -165,8 +165,8 @@ pub fn allow_stores(region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// Counts the pages that are dirty although all was saved, as clean from now on: reads that ended since then mapped them writable, for a
-/// store that was expected and can come no more. The region is withdrawn.
+/// Takes the pages off the count of dirty ones that are dirty although all was saved, and returns how many they are: reads that ended since
+/// then mapped them writable, for a store that was expected and can come no more. The region is withdrawn.
 fn discard_unstored(region: &Region) -> usize {
     let mut unstored = 0;
     let dirty = region.dirty();
@@ -183,7 +183,7 @@ fn discard_unstored(region: &Region) -> usize {
 /// (`region/in_flight.rs`): the region's values stay for it.
 const LOOKS: usize = 1000;
 
-/// Ends a region that no map refers to and whose pages are all clean. Its frames are free again.
+/// Ends a region that no map refers to and that is saved. Its frames are free again.
 pub fn dissolve(region: &Arc<Region>) {
     // Before the locks: a service thread may be waiting for room.
     service::await_leaving(region.id());

@@ -37,12 +37,14 @@ pub struct Look<'a> {
     pub faults: u64,
     /// This mapping's share of the windows that were touched in all mappings.
     pub share: f64,
+    /// Whether a walk forward that may come round is followed (`Round`).
+    pub is_followed: bool,
 }
 
 impl Look<'_> {
-    /// Whether the program waits once in ten windows or more. In a walk forward that the kernel reads ahead of, it waits less often.
+    /// Whether the program waits once in ten windows or more, and why is not known. In a walk forward that the kernel reads ahead of, it waits less often.
     pub fn waits(&self) -> bool {
-        self.waited as f64 * self.share * WAITS >= self.windows as f64
+        !self.is_followed && self.waited as f64 * self.share * WAITS >= self.windows as f64
     }
 }
 
@@ -57,7 +59,7 @@ pub struct Case {
     now: Rate,
     /// When strides, or a walk backward, were seen last.
     ordered: Duration,
-    /// The front of the walk backward that the last look showed, if it showed one.
+    /// The front of the walk backward that was seen when advice was last thought of, if one was.
     backward_from: Option<u64>,
 }
 
@@ -130,6 +132,8 @@ impl Rate {
 
 /// Windows below which a look says nothing.
 const FEW: u64 = 10;
+/// Looks miss pages that came and went between them: a walk is at most so many times as long as what they show of it.
+const MISSED: u64 = 8;
 /// A walk forward that the kernel serves well waits less than once in so many windows.
 const WAITS: f64 = 10.0;
 /// A look under MADV_RANDOM lasts so long at most.
@@ -164,7 +168,7 @@ impl Case {
         matches!(self.state, State::Looked(_))
     }
 
-    /// Whether it is left to the kernel: advice did not pay, or single touches showed nothing.
+    /// Whether it is left to the kernel for a time: advice did not pay, or has just ended, or single touches showed nothing.
     pub fn is_resting(&self) -> bool {
         matches!(self.state, State::Resting(_))
     }
@@ -293,10 +297,11 @@ impl Case {
     /// New advice for a mapping that has none of ours, or is under a look.
     fn begin(&mut self, look: &Look) -> Option<Advice> {
         let shape = look.shape;
-        // Threads that take turns at pieces of a walk forward may seem to go backward, but not twice and farther back.
-        let backward = if shape.is_backward() { shape.fronts.first().map(|front| front.at) } else { None };
-        let goes_on_backward =
-            backward.zip(std::mem::replace(&mut self.backward_from, backward)).is_some_and(|(now, then)| now < then);
+        // Threads that take turns at pieces of a walk forward may seem to go backward, but not twice and a little farther back.
+        let backward = shape.fronts.first().filter(|_| shape.is_backward() && !look.is_followed).map(|front| front.at);
+        let goes_on_backward = backward
+            .zip(std::mem::replace(&mut self.backward_from, backward))
+            .is_some_and(|(now, then)| now < then && then - now <= look.windows * WINDOW * MISSED);
         if shape.is_scattered() {
             let is_dear = self.before.read == 0.0 || self.before.price() >= DEAR;
             if !is_dear || !look.is_short {
@@ -379,6 +384,7 @@ mod tests {
                 waited: 0,
                 faults: shape.windows,
                 share: 1.0,
+                is_followed: false,
             })
         };
         looks.iter().enumerate().map(look).collect()
@@ -415,6 +421,7 @@ mod tests {
                 waited: 0,
                 faults: shape.windows,
                 share: 1.0,
+                is_followed: false,
             }) {
                 Some(Advice::Random) => tried.push(at),
                 Some(Advice::Normal) => assert!(at - tried[tried.len() - 1] <= 5),
@@ -466,6 +473,7 @@ mod tests {
                 waited: 0,
                 faults: shape.windows,
                 share: 1.0,
+                is_followed: false,
             };
             made.extend(case.judge(&look).map(|advice| (index, advice)));
         }
@@ -491,7 +499,7 @@ mod tests {
         let backward = |at, windows| Shape { fronts: vec![Front { at, stride: -1, span: 500 }], ..walk(windows) };
         let mut case = Case::default();
         let mut looks = vec![(backward(90_000, 500), 8000), (backward(88_000, 500), 8000)];
-        looks.extend(vec![(backward(50_000, 1500), 24000); 20]);
+        looks.extend(vec![(backward(80_000, 1500), 24000); 20]);
         looks.push((scattered(50), 1600));
         let made = decisions(&mut case, &looks, true, 0);
         assert_eq!((made[0], made[1]), (None, Some(Advice::Blocks)));
@@ -507,7 +515,8 @@ mod tests {
     #[test]
     fn a_walk_forward_that_seems_to_go_backward_is_left_alone() {
         let seeming = |at| Shape { fronts: vec![Front { at, stride: -1, span: 500 }], ..walk(500) };
-        let looks: Vec<_> = (0..20).map(|look| (seeming(1000 * look), 8000)).collect();
+        // The second time around begins far back.
+        let looks: Vec<_> = (0..40).map(|look| (seeming(100_000 + 10_000 * (look % 20)), 8000)).collect();
         assert!(decisions(&mut Case::default(), &looks, true, 0).iter().all(Option::is_none));
     }
 

@@ -3,7 +3,7 @@
 //! * [`shape`] tells the pattern of the pages that were touched in two looks, one after the other.
 //! * [`Case`] follows one mapping and decides on its advice.
 //! * [`Stream`] says what to read ahead of a walk in strides.
-//! * [`Round`] says what to drop behind a loop, a walk that starts again at its beginning.
+//! * [`Round`] says what to read ahead of a loop, a walk that starts again at its beginning, and what to drop behind it.
 //! * [`Load`] says which pages of a file on slow storage to read into memory before the program touches them.
 //!
 //! A new pattern that one turn's looks show is another method of [`Shape`]. A new pattern that takes many turns is a follower like [`Stream`]: a

@@ -1,5 +1,6 @@
 //! A loop: a walk forward over more pages than memory holds, which starts again at its beginning each time it reaches its end. One such pass is a
-//! round. A part of the pages is kept, and the rest is dropped behind the walk. The kernel alone would drop each page just before it is wanted again.
+//! round. A part of the pages is kept. The rest is read ahead of the walk, and dropped behind it. The kernel alone would drop each page just before it
+//! is wanted again.
 
 use super::Run;
 use std::ops::Range;
@@ -13,13 +14,17 @@ pub struct Round {
     covered: Range<u64>,
     /// Pages from the beginning that are kept. 0 until the walk has started again.
     keep: u64,
+    /// The most pages that were kept in this round: they are mapped, and do not show as new.
+    kept: u64,
     /// How often the walk has started again at its beginning.
     rounds: u32,
     /// The page up to which this round has dropped what lies behind the walk. 0 at the beginning of a round.
     dropped: u64,
-    /// The page up to which this round has asked for what lies ahead of the walk, and how much of the next round's part was asked for.
+    /// The page up to which this round has asked for what lies ahead of the walk, and up to which it has asked for the next round.
     asked: u64,
     asked_anew: u64,
+    /// From the second round on: pages of the part that is not kept that this round has passed, and those of them that were touched.
+    density: (u64, u64),
     moved: Duration,
     began: Duration,
     /// Pages passed since `began`.
@@ -40,8 +45,9 @@ const WALK: u64 = 64;
 const REACH: u64 = 65536;
 /// A walk that has not moved for this long has ended.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// After this many rounds it is judged whether keeping pays: whether the walk is so many times as fast.
+/// After this many rounds it is judged whether keeping pays.
 const TRIAL: u32 = 4;
+/// It pays if the walk is so many times as fast.
 const PAYS: f64 = 1.1;
 
 impl Round {
@@ -52,10 +58,12 @@ impl Round {
             front,
             covered,
             keep: 0,
+            kept: 0,
             rounds: 0,
             dropped: 0,
             asked: 0,
             asked_anew: 0,
+            density: (0, 0),
             moved: now,
             began: now,
             passed: 0,
@@ -70,9 +78,8 @@ impl Round {
         if self.rounds == 0 {
             return [self.front + 1..self.front + REACH, 0..behind];
         }
-        // In the first round with a kept part, any page may be one that stayed.
-        let again = self.covered.start + self.keep;
-        let reach = if self.rounds == 1 { self.covered.end } else { self.front.max(again) + REACH };
+        let again = self.first_dropped();
+        let reach = self.front.max(again) + REACH;
         [self.front + 1..reach.min(self.covered.end), again..(again + REACH).min(behind)]
     }
 
@@ -87,10 +94,13 @@ impl Round {
         let (ahead, again) = (in_range(&ahead, 1), in_range(&again, WALK));
         let has_moved = ahead.is_some() || again.is_some() && self.is_at_the_end();
         if let Some(Range { end, .. }) = ahead {
+            self.density.0 += end.saturating_sub(self.first_dropped().max(self.front + 1));
+            self.note_touched(new);
             self.passed += end - 1 - self.front;
             self.front = end - 1;
             self.covered.end = self.covered.end.max(end);
         }
+        let mut is_dense = true;
         // One look may show the end of a round and the beginning of the next.
         if let Some(anew) = again.filter(|_| self.is_at_the_end()) {
             let front = anew.end - 1;
@@ -99,8 +109,11 @@ impl Round {
             }
             self.passed += self.covered.end - self.front + front.saturating_sub(self.covered.start);
             self.front = front;
+            let (passed, touched) = std::mem::take(&mut self.density);
+            is_dense = self.rounds < 2 || touched * 2 >= passed;
             self.dropped = 0;
-            self.asked = self.covered.start + self.keep + std::mem::take(&mut self.asked_anew);
+            self.kept = self.keep;
+            self.asked = std::mem::take(&mut self.asked_anew);
             self.rounds += 1;
             if self.rounds == 1 {
                 self.before = self.speed(now);
@@ -111,12 +124,25 @@ impl Round {
             }
         }
         if !has_moved {
-            return now.saturating_sub(self.moved) < PATIENCE;
+            // Over the part that is kept nothing moves.
+            let over_kept = Duration::from_secs_f64(self.kept as f64 / self.before.max(1.0));
+            return now.saturating_sub(self.moved) < PATIENCE + over_kept;
         }
         self.moved = now;
         self.covered.end = self.covered.end.max(self.front + 1);
         self.keep = if self.rounds > 0 { keep } else { 0 };
-        self.rounds < TRIAL || self.speed(now) >= self.before * PAYS
+        self.kept = self.kept.max(self.keep);
+        is_dense && (self.rounds < TRIAL || self.speed(now) >= self.before * PAYS)
+    }
+
+    /// The first page that is dropped in this round.
+    fn first_dropped(&self) -> u64 {
+        self.covered.start + self.keep.max(self.kept)
+    }
+
+    fn note_touched(&mut self, new: &[Run]) {
+        let from = self.first_dropped();
+        self.density.1 += new.iter().map(|run| run.end().saturating_sub(run.at.max(from))).sum::<u64>();
     }
 
     /// Whether the walk is so near its end that it may start again next.
@@ -148,7 +174,8 @@ impl Round {
     /// Learns from a look at the whole mapping where the walk begins and ends. The first look at a new round may have come late, and so may have
     /// missed the end of the one before and the beginning.
     pub fn learn(&mut self, new: &[Run]) {
-        let beyond = |run: &&Run| run.len >= WALK && run.at < self.covered.end + REACH && run.end() > self.covered.end;
+        self.note_touched(new);
+        let beyond = |run: &&Run| run.len >= WALK && run.at < self.covered.end + BEHIND && run.end() > self.covered.end;
         self.covered.end = new.iter().rev().find(beyond).map_or(self.covered.end, Run::end);
         let below = new.iter().find(|run| run.len >= WALK && run.at < self.covered.start);
         self.covered.start = below.map_or(self.covered.start, |run| run.at);
@@ -175,9 +202,9 @@ impl Round {
                 Run { at: from, len: to - from }
             });
         }
-        let (from, to) = (kept + self.asked_anew, (kept + to.saturating_sub(end)).min(end));
+        let (from, to) = (kept.max(self.asked_anew), (kept + to.saturating_sub(end)).min(end));
         (to >= from + ASKED).then(|| {
-            self.asked_anew = to - kept;
+            self.asked_anew = to;
             Run { at: from, len: to - from }
         })
     }
@@ -276,20 +303,44 @@ mod tests {
         assert!(round.follow(&[Run { at: 0, len: 1000 }], 30_000, Duration::from_millis(5)));
         assert_eq!(round.pages(), 90_001);
         round.learn(&[Run { at: 99_000, len: 1000 }]);
+        assert_eq!(round.pages(), 90_001, "touches elsewhere");
+        round.learn(&[Run { at: 90_100, len: 9900 }]);
         assert_eq!(round.pages(), PAGES);
     }
 
     #[test]
-    fn what_does_not_pay_ends() {
+    fn what_is_not_faster_ends() {
         let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
         go_round(&mut round, 2000, 1000, &mut now, 5);
         let mut goes_on = true;
-        for at in (0..20 * PAGES).step_by(1000) {
-            now += 10;
+        for at in (0..6 * PAGES).step_by(1000) {
+            now += 5;
             goes_on &= round.follow(&[Run { at: at % PAGES, len: 1000 }], 1000, Duration::from_millis(now));
             round.drop();
         }
         assert!(!goes_on);
+    }
+
+    #[test]
+    fn pieces_with_gaps_that_come_round_are_no_loop() {
+        let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
+        let mut goes_on = true;
+        for at in (2000..4 * PAGES).step_by(2000) {
+            now += 5;
+            goes_on &= round.follow(&[Run { at: at % PAGES, len: 500 }], 1000, Duration::from_millis(now));
+        }
+        assert!(!goes_on);
+    }
+
+    #[test]
+    fn a_kept_part_may_take_its_time() {
+        let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
+        go_round(&mut round, 2000, 50_000, &mut now, 50);
+        go_round(&mut round, 0, 50_000, &mut now, 50);
+        go_round(&mut round, 50_000, 50_000, &mut now, 50);
+        // Half of a round of five seconds.
+        assert!(round.follow(&[], 50_000, Duration::from_millis(now + 2500)));
+        assert!(!round.follow(&[], 50_000, Duration::from_millis(now + 5000)));
     }
 
     #[test]

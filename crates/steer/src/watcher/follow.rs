@@ -5,7 +5,7 @@ use super::held::{Held, add};
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Front, Round, Shape, Stream, WIDE};
+use crate::judge::{Front, Round, Run, Shape, Stream, WIDE};
 use std::time::Duration;
 
 /// Touches to read ahead of a walk, at least and at most.
@@ -13,6 +13,8 @@ const WINDOW: u64 = 64;
 pub const WIDEST: u64 = 4096;
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
+/// Pages that are read ahead of a loop by one call at least: 128 KiB.
+const LEAST_PIECE: u64 = 32;
 /// Touches that make sure of a stride.
 const SURE: u64 = 16;
 /// After so many streams in a row with fewer touches than [`SURE`], strides are taken for chance.
@@ -36,8 +38,8 @@ impl<H: Hand> Watcher<'_, H> {
             if front.stride == 1 {
                 let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room, one.readahead));
                 let may_come_round = !one.mapping.is_writable && is_fit && one.round.is_none();
-                // A walk that waits may be something else, until single touches were looked at.
-                let is_walk = !waits || one.case.is_resting();
+                // A walk that waits may be something else: single touches are looked at first, and after that the case rests.
+                let is_walk = !waits || one.case.is_resting() && shape.is_one_walk();
                 let is_loop = may_come_round && is_walk && !one.case.is_on();
                 if is_loop && shape.fronts.len() == 1 && self.may_act(index) && !self.settings.is_dry {
                     self.held[index].round = Some(Round::new(front.at, front.span, at));
@@ -96,25 +98,25 @@ impl<H: Hand> Watcher<'_, H> {
             let goes_on = round.follow(&new, keep, at) && Round::is_worth(round.pages(), keep);
             add(&mut one.pending, new);
             if !goes_on {
-                one.round = None;
-                one.rests_until = at + Duration::from_secs(10);
+                one.give_up_round(at);
                 continue;
             }
-            if let Some(run) = round.ask(spare(self.room, one.readahead) / 2)
-                && !self.hand.read_ahead(&one.mapping, &run)
-            {
-                one.round = None;
-                one.rests_until = at + Duration::from_secs(10);
-                continue;
-            }
-            if let Some(run) = round.drop() {
-                if self.hand.drop(&one.mapping, &run) {
-                    self.done.kept = round.progress(at).or(self.done.kept);
-                    seen.forget(run.at..run.end());
-                } else {
-                    one.round = None;
-                    one.rests_until = at + Duration::from_secs(10);
+            let (drop, ask) = (round.drop(), round.ask(spare(self.room, one.readahead) / 2));
+            if let Some(run) = drop {
+                self.done.kept = round.progress(at).or(self.done.kept);
+                if !self.hand.drop(&one.mapping, &run) {
+                    one.give_up_round(at);
+                    continue;
                 }
+                seen.forget(run.at..run.end());
+            }
+            if let Some(Run { at: from, len }) = ask {
+                // The kernel reads no more than so much for one call (`force_page_cache_ra`).
+                let piece = one.readahead.max(LEAST_PIECE);
+                let pieces = (from..from + len).step_by(piece as usize);
+                let pieces = pieces.map(|at| Run { at, len: piece.min(from + len - at) });
+                // Where nothing can be read ahead, a part is kept all the same.
+                let _ = pieces.map(|piece| self.hand.read_ahead(&one.mapping, &piece)).find(|is_done| !is_done);
             }
         }
         ended
@@ -126,8 +128,8 @@ fn may_keep(room: u64, readahead: u64) -> u64 {
     room.saturating_sub(spare(room, readahead))
 }
 
-/// The rest of the room. A half is for pages that are read ahead of the walk. The other is for pages that are dropped late, for everything
-/// else in memory, and for the kernel's readahead: two of its windows at the end of a round, and two at the beginning of the next.
+/// The rest of the room. A half is for pages that are read ahead of the walk, the other for pages that are dropped late and for everything
+/// else in memory. The kernel reads ahead, too: four of its windows fit.
 fn spare(room: u64, readahead: u64) -> u64 {
     (room / 8).max((16 << 20) / PAGE).max(4 * readahead)
 }

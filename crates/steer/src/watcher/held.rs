@@ -28,6 +28,8 @@ pub struct Held {
     pub was_random: bool,
     pub streams: Vec<Stream>,
     pub round: Option<Round>,
+    /// How long it rests after the next loop that does not pay.
+    pub round_rest: Duration,
     pub load: Option<Load>,
     /// A load that did not go on rests until then.
     pub loads_rest_until: Duration,
@@ -46,6 +48,9 @@ pub struct Held {
     pub no_strides_for: Duration,
 }
 
+/// The first rest after a loop that did not pay. Each rest is twice as long as the one before, up to 32 of the first.
+const ROUND_REST: Duration = Duration::from_secs(10);
+
 impl Held {
     pub fn new(mapping: Mapping) -> Held {
         Held {
@@ -61,6 +66,7 @@ impl Held {
             was_random: false,
             streams: Vec::new(),
             round: None,
+            round_rest: ROUND_REST,
             load: None,
             loads_rest_until: Duration::ZERO,
             pending: Vec::new(),
@@ -88,6 +94,14 @@ impl Held {
     /// Whether the program has given advice on huge pages. Once we have advised blocks, such flags are taken for ours.
     pub fn has_huge(&self) -> bool {
         !self.had_blocks && self.flags.is_some_and(|(flags, _)| flags.huge)
+    }
+
+    /// Ends a loop that does not pay, or is none.
+    pub fn give_up_round(&mut self, at: Duration) {
+        let paid = self.round.take().and_then(|round| round.progress(at)).is_some_and(|(before, now)| now > before);
+        self.round_rest = if paid { ROUND_REST } else { self.round_rest };
+        self.rests_until = at + self.round_rest;
+        self.round_rest = (self.round_rest * 2).min(ROUND_REST * 32);
     }
 
     pub fn may_load(&self, at: Duration) -> bool {

@@ -114,13 +114,13 @@ pub const ALL: &[Program] = &[
         .of("gcc and memcached"),
     program("java", "Java's mapped buffers, rows at random", 48, &[From::Java(include_str!("Rows.java"))])
         .of("a JDK (default-jdk-headless)"),
-    program("llama", "llama.cpp, a dense model", 96, &[From::Python("llama", include_str!("llama.py"), LLAMA)])
+    program("llama", "llama.cpp, a dense model", 44, &[From::Python("llama", include_str!("llama.py"), LLAMA)])
         .of("llama-cpp-python and gguf, from PyPI")
         .sequential(),
     program(
         "llama-experts",
         "llama.cpp, a model with experts",
-        96,
+        44,
         &[From::Python("llama_experts", include_str!("llama.py"), LLAMA)],
     )
     .of("llama-cpp-python and gguf, from PyPI")

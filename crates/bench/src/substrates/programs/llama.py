@@ -78,11 +78,14 @@ class Llama:
         self.silent = llama.llama_log_callback(lambda level, text, user: None)
         llama.llama_log_set(self.silent, None)
         llama.llama_backend_init()
-        self.weights = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
+        settings = llama.llama_model_default_params()
+        # Weights stay in the file: some processors' own kinds of them are copies in memory.
+        settings.use_extra_bufts = False
+        self.weights = llama.llama_model_load_from_file(path.encode(), settings) or sys.exit(f"llama.cpp cannot load {path}")
         settings = llama.llama_context_default_params()
         settings.n_ctx, settings.n_batch = CONTEXT, 1
         settings.n_threads = settings.n_threads_batch = len(os.sched_getaffinity(0))
-        self.llama, self.context = llama, llama.llama_init_from_model(self.weights, settings)
+        self.llama, self.context = llama, llama.llama_init_from_model(self.weights, settings) or sys.exit("llama.cpp has no context")
         self.words = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.weights))
         self.token = (llama.llama_token * 1)()
 
