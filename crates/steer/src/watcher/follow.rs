@@ -111,7 +111,7 @@ impl<H: Hand> Watcher<'_, H> {
                 seen.forget(run.at..run.end());
             }
             if let Some(Run { at: from, len }) = ask {
-                // The kernel reads no more than so much for one call (`force_page_cache_ra`).
+                // The kernel reads no more than so much for one call.
                 let piece = one.readahead.max(LEAST_PIECE);
                 let pieces = (from..from + len).step_by(piece as usize);
                 let pieces = pieces.map(|at| Run { at, len: piece.min(from + len - at) });
