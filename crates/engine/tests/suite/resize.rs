@@ -265,14 +265,14 @@ fn what_arrives_while_its_map_ends_leaves_the_cache() {
     let path = folder.path().join("file");
     let file = create(&path, &vec![0; 512 * PAGE]);
     let cache = Cache::new(1024 * PAGE).unwrap();
-    for round in 0..quick_or_full(40, 400) {
+    for _ in 0..quick_or_full(40, 400) {
         let mut map = map_mut(&cache, &file);
         map.set_readahead(0).unwrap();
         for _ in 0..2 {
             (0..512).for_each(|page| map[page * PAGE] = map[page * PAGE].wrapping_add(1));
             map.advise(Advice::DontNeed).unwrap();
         }
-        map.prefetch(&[0..128 * PAGE]).unwrap();
+        map.prefetch(std::slice::from_ref(&(0..128 * PAGE))).unwrap();
         drop(map);
         until("no page is left", || (cache.stats().resident_pages, cache.stats().dirty_pages) == (0, 0));
     }
