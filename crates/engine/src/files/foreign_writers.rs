@@ -488,15 +488,13 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
     };
     let fanotify = fanotify.map_err(|error| error.raw_os_error().unwrap_or(libc::ENOSYS));
     let (tell, told) = std::sync::mpsc::sync_channel(1);
-    // The thread inherits the mask: no signal of the program's comes to it, and its own waits to be read.
+    // The thread inherits the mask: no signal of the program's comes to it.
     let _blocked = Blocked::all();
     // With the program's rights: the thread looks at other processes.
     let body = threads::named_with_rights(move || {
-        // SAFETY: a set that the kernel reads.
-        let thread = unsafe {
-            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &SET, 0, size_of_val(&SET));
-            libc::syscall(libc::SYS_gettid)
-        };
+        ignore_where_default();
+        // SAFETY: no memory.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
         let _ = tell.send(thread as i32);
         wait(fanotify.unwrap_or(-1), give_back)
     });
@@ -514,8 +512,26 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
 /// The signal as a set. The system calls are made directly: the C library leaves its own signals out of every set.
 const SET: u64 = 1 << (SIGNAL - 1);
 
+/// Ignores the signal where it would end the process: the C library's functions unblock it when they set a mask. While it is blocked it is kept all
+/// the same (signal(7)). The C library sets a handler of its own when it needs the signal (pthread_cancel(3)).
+fn ignore_where_default() {
+    /// As the kernel has it: handler, flags, restorer, mask.
+    type Action = [usize; 4];
+    let (mut now, ignored): (Action, Action) = ([0; 4], [libc::SIG_IGN, 0, 0, 0]);
+    // SAFETY: actions of the kernel's size, of which it reads one and writes the other.
+    unsafe {
+        let none = std::ptr::null::<Action>();
+        let known = libc::syscall(libc::SYS_rt_sigaction, SIGNAL, none, &raw mut now, size_of_val(&SET));
+        if known == 0 && now[0] == libc::SIG_DFL {
+            libc::syscall(libc::SYS_rt_sigaction, SIGNAL, &raw const ignored, 0, size_of_val(&SET));
+        }
+    }
+}
+
 /// Waits for the signal, and takes all that have come.
 fn await_signal(timeout: Option<Duration>) {
+    // SAFETY: a set that the kernel reads.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &SET, 0, size_of_val(&SET)) };
     let time =
         |timeout: Duration| libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
     let take = |timeout: Option<Duration>| {
@@ -669,4 +685,19 @@ fn named(bytes: &[u8], len: usize, watched: &[Watched]) -> Vec<(Identity, Change
         at = end;
     }
     found
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_finds_the_thread_unblocked_ends_nothing() {
+        ignore_where_default();
+        // SAFETY: a set that the kernel reads; the signal is sent to this thread.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &SET, 0, size_of_val(&SET));
+            assert!(wake(libc::syscall(libc::SYS_gettid) as i32));
+        }
+    }
 }
