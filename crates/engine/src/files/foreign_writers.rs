@@ -512,8 +512,8 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
 /// The signal as a set. The system calls are made directly: the C library leaves its own signals out of every set.
 const SET: u64 = 1 << (SIGNAL - 1);
 
-/// Ignores the signal where it would end the process: the C library's functions unblock it when they set a mask. While it is blocked it is kept all
-/// the same (signal(7)). The C library sets a handler of its own when it needs the signal (pthread_cancel(3)).
+/// Ignores the signal where it would end the process: the C library unblocks it whenever a library sets a mask in this thread. While it is blocked it
+/// is kept all the same (signal(7)). The C library sets a handler of its own when it needs the signal (pthread_cancel(3)).
 fn ignore_where_default() {
     /// As the kernel has it: handler, flags, restorer, mask.
     type Action = [usize; 4];
@@ -530,6 +530,7 @@ fn ignore_where_default() {
 
 /// Waits for the signal, and takes all that have come.
 fn await_signal(timeout: Option<Duration>) {
+    // Each time anew: it may have been unblocked meanwhile.
     // SAFETY: a set that the kernel reads.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &SET, 0, size_of_val(&SET)) };
     let time =

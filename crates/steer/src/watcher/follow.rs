@@ -113,10 +113,9 @@ impl<H: Hand> Watcher<'_, H> {
             if let Some(Run { at: from, len }) = ask {
                 // The kernel reads no more than so much for one call.
                 let piece = one.readahead.max(LEAST_PIECE);
-                let pieces = (from..from + len).step_by(piece as usize);
-                let pieces = pieces.map(|at| Run { at, len: piece.min(from + len - at) });
+                let mut pieces = (from..from + len).step_by(piece as usize);
                 // Where nothing can be read ahead, a part is kept all the same.
-                let _ = pieces.map(|piece| self.hand.read_ahead(&one.mapping, &piece)).find(|is_done| !is_done);
+                pieces.all(|at| self.hand.read_ahead(&one.mapping, &Run { at, len: piece.min(from + len - at) }));
             }
         }
         ended
