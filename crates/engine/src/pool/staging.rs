@@ -14,7 +14,7 @@
 use crate::page::entry::{FRAME_PAGES, RegionId};
 use crate::sys::sync::{AtomicU32, AtomicUsize, Ordering, Padded};
 use crate::sys::userfaultfd::Userfaultfd;
-use crate::sys::{PAGE, kernel_version, madvise, memory};
+use crate::sys::{PAGE, madvise, memory};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -100,8 +100,6 @@ pub struct Staging {
     userfaultfd: &'static Userfaultfd,
     /// Frames cannot be moved here: all chunks are copied.
     no_moves: AtomicBool,
-    /// See `moves_tables`.
-    moves_tables: bool,
     cursor: AtomicUsize,
 }
 
@@ -138,7 +136,6 @@ impl Staging {
             back,
             userfaultfd,
             no_moves: AtomicBool::new(false),
-            moves_tables: kernel_version::is_at_least(6, 18),
             cursor: AtomicUsize::new(0),
         })
     }
@@ -164,13 +161,6 @@ impl Staging {
     /// Gives up moving: all chunks are copied from now on.
     pub fn give_up_moves(&self) {
         self.no_moves.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the kernel moves the pages of a frame in a batch (Linux 6.18) where it cannot move them as one huge page. It cannot where
-    /// there is a page table, and the trap on the frame's first page has just made one. On older kernels the engine drops the page table
-    /// first (which works from Linux 6.14 on), and then moves a huge page. This takes four times as long as the batch.
-    pub fn moves_tables(&self) -> bool {
-        self.moves_tables
     }
 
     fn slot(&self, number: SlotNumber) -> &Slot {
@@ -267,14 +257,13 @@ impl Staging {
         self.slot(number).came_back.store(back, Ordering::Relaxed);
     }
 
-    /// Moves a mapped frame's memory back into an empty slot, which this thread has taken and prepared with [`Staging::expect`].
+    /// Moves a mapped frame's memory back into an empty slot, which this thread has taken and prepared with [`Staging::expect`]. The slot's
+    /// page table, if it has one, goes first: beside it the kernel moves no huge page, but 512 small ones.
     ///
     /// # Safety
     /// `from` is a frame in a region, whose pages the state Evicting gives to this thread.
     pub unsafe fn move_back(&self, number: SlotNumber, from: *mut u8) -> Result<(), i32> {
-        if !self.moves_tables() {
-            self.drop_memory(number);
-        }
+        self.drop_memory(number);
         // SAFETY: nothing is in the slot; the caller's contract covers the frame.
         unsafe { self.userfaultfd.move_pages(self.memory(number), from, FRAME) }
     }

@@ -61,8 +61,9 @@ impl Ahead {
         Touch::Again
     }
 
-    /// Moves a frame to its place. Its free frames then belong to the pages, and its slot is empty. Returns the pages mapped; if the
-    /// move fails, the frame is given up.
+    /// Moves a frame to its place, as one huge page. The trap has just made a page table there, beside which the kernel would split the huge
+    /// page and move 512 small ones: so the table is dropped first (from Linux 6.14 on the kernel lets it go). The frame's free frames then
+    /// belong to the pages, and its slot is empty. Returns the pages mapped; if the move fails, the frame is given up.
     fn map_frame(&self, region: &Region, number: SlotNumber, chunk: Chunk) -> usize {
         let pool = region.pool();
         let from = self.staging.memory(number);
@@ -74,9 +75,7 @@ impl Ahead {
             // SAFETY: pages of this region that are Staged in a slot that this thread has claimed: they are not in memory, and
             // the frame is the slot's.
             Some(_) => unsafe {
-                if !self.staging.moves_tables() {
-                    install::drop_memory(region, &[libc::iovec { iov_base: to.cast(), iov_len: bytes }]);
-                }
+                install::drop_memory(region, &[libc::iovec { iov_base: to.cast(), iov_len: bytes }]);
                 let userfaultfd = region.userfaultfd(chunk.first);
                 userfaultfd.move_pages(to, from, bytes).and_then(|()| userfaultfd.write_protect(to, bytes, true))
             },

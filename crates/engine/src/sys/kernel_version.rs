@@ -1,10 +1,5 @@
 //! The version of the running kernel (uname(2)).
 
-/// Whether the running kernel is of this version or a later one.
-pub fn is_at_least(major: u32, minor: u32) -> bool {
-    is_recent(&release(), (major, minor))
-}
-
 /// The kernel's release (uname(2)), such as "6.18.44-generic".
 pub fn release() -> String {
     // SAFETY: uname fills the zeroed structure. The release is a C string.
