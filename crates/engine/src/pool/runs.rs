@@ -41,8 +41,11 @@ const MORE_RARELY: u32 = 16;
 const DISPLACED: u64 = 3;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
-/// When so many runs have begun since, or chunks have been read ahead, a miss behind a run is taken for chance.
+/// When so many runs have begun since, or chunks have been read ahead, a miss behind a run is taken for chance. In a small file it is sooner:
+/// when one run in [`BY_CHANCE`] has begun behind another by chance.
 const LATE: u32 = 256;
+const LEAST_LATE: usize = 8;
+const BY_CHANCE: usize = 64;
 const NONE: u64 = u64::MAX;
 
 /// How long a file's runs are.
@@ -113,8 +116,11 @@ impl RunLengths {
         }
         let measured = self.measured.fetch_add(1, Ordering::Relaxed) + 1;
         let is_ours = || self.measured.compare_exchange(measured, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if measured > samples && is_ours() {
-            self.decide(costs, samples, samples * (rarely - 1));
+        // A few that all are long will do: until they are known to be, each is read page by page, and begins a stream.
+        let long = self.reached[MOST_RUN - 2].load(Ordering::Relaxed);
+        let are_all_long = pages == 1 && long >= FEW_SAMPLES && long + 1 >= measured;
+        if (measured > samples || are_all_long) && is_ours() {
+            self.decide(costs, if are_all_long { long } else { samples }, samples * (rarely - 1));
         }
         if self.single.fetch_add(1, Ordering::Relaxed) >= MOST_SINGLE && pages > 1 {
             self.change_to(if is_long { pages / 2 } else { 1 });
@@ -291,16 +297,20 @@ impl OpenRuns {
         }
     }
 
-    /// Whether a miss continues a run. `now`: as for `begin`.
+    /// Whether a miss continues a run. `now`: as for `begin`. `file`: pages of the file.
     #[inline]
-    pub fn goes_on(&self, here: u64, now: u32) -> Option<GoesOn> {
+    pub fn goes_on(&self, here: u64, now: u32, file: usize) -> Option<GoesOn> {
         let run = self.of(here);
-        if run.next.load(Ordering::Relaxed) != here || now.wrapping_sub(run.at.load(Ordering::Relaxed)) > LATE {
+        if run.next.load(Ordering::Relaxed) != here {
+            return None;
+        }
+        let pages = run.pages.load(Ordering::Relaxed);
+        let (pages, is_measured) = ((pages >> 1) as usize, pages & 1 != 0);
+        let late = (file / BY_CHANCE / pages.max(1)).clamp(LEAST_LATE, LATE as usize) as u32;
+        if now.wrapping_sub(run.at.load(Ordering::Relaxed)) > late {
             return None;
         }
         run.next.store(NONE, Ordering::Relaxed);
-        let pages = run.pages.load(Ordering::Relaxed);
-        let (pages, is_measured) = ((pages >> 1) as usize, pages & 1 != 0);
         if !is_measured {
             return Some(GoesOn::Read(pages));
         }
@@ -321,7 +331,7 @@ mod tests {
 
     /// Lets a page miss; how many pages from it on are read.
     fn miss(lengths: &RunLengths, open: &OpenRuns, here: u64, costs: Costs) -> usize {
-        let goes_on = open.goes_on(here, lengths.begun());
+        let goes_on = open.goes_on(here, lengths.begun(), 1 << 40);
         let begun = match goes_on {
             Some(GoesOn::Measured(reached)) => {
                 lengths.note_reached(reached);
@@ -456,6 +466,27 @@ mod tests {
             misses(&runs, DISK, 1000, |row| 1 + usize::from(of(row) < 8));
             assert_eq!(runs.0.pages(), 1);
         }
+    }
+
+    /// The same place comes by again by chance: in a small file that is no walk.
+    #[test]
+    fn pieces_of_a_small_file_in_any_order_go_on_by_chance() {
+        let after = |file: usize, others: u32| {
+            let open = OpenRuns::default();
+            open.begin(1 << 40, 0, None, Begun::Read(64));
+            open.goes_on((1 << 40) + 64, others, file)
+        };
+        assert_eq!(after(1 << 17, 32), Some(GoesOn::Read(64)));
+        assert_eq!(after(1 << 17, 33), None, "32 of the 2048 pieces");
+        assert_eq!(after(1 << 10, 8), Some(GoesOn::Read(64)), "threads that take turns");
+        assert_eq!((after(1 << 30, 256), after(1 << 30, 257)), (Some(GoesOn::Read(64)), None));
+    }
+
+    #[test]
+    fn a_few_long_rows_will_do() {
+        let runs = Default::default();
+        misses(&runs, DISK, 4 * (FEW_SAMPLES as usize + 2), |_| 64);
+        assert_eq!(runs.0.pages(), 64);
     }
 
     /// Others' misses in between, and more runs at a time than are remembered, spoil some measurements.

@@ -37,7 +37,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let has_runs = expect == Expect::Normal;
     let now = ahead.clock.load(Ordering::Relaxed);
     let time = || hints.runs().begun().wrapping_add(now as u32);
-    let goes_on = if has_runs { ahead.runs.goes_on(here, time()) } else { None };
+    let goes_on = if has_runs { ahead.runs.goes_on(here, time(), pages_of(region)) } else { None };
     if has_runs && hints.read_times().are_long() {
         fill_far(ahead, region, page, goes_on.is_some());
     }
@@ -85,8 +85,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     }
     if has_runs {
         ahead.runs.begin(here, time(), goes_on, begun);
-        let pages = region.store().size() as usize / PAGE;
-        if fits(region) && hints.runs().begun() as usize > pages / MISS {
+        if fits(region) && hints.runs().begun() as usize > pages_of(region) / MISS {
             fill(ahead, region, page);
         }
     }
@@ -101,17 +100,21 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     }
 }
 
+/// Pages of a region's file.
+fn pages_of(region: &Region) -> usize {
+    region.store().size() as usize / PAGE
+}
+
 /// Whether a file may be read whole: it fits into the cache, and is not filled from elsewhere. Such a file is fetched on demand only.
 fn fits(region: &Region) -> bool {
-    region.store().origin().is_none() && region.store().size() as usize / PAGE <= region.pool().capacity()
+    region.store().origin().is_none() && pages_of(region) <= region.pool().capacity()
 }
 
 /// Notes a miss of a file on storage far away. When its misses have cost as much as reading it whole, asks a reader for all of it. The
 /// reader's thread goes on with that.
 #[cold]
 fn fill_far(ahead: &Ahead, region: &Region, page: usize, is_near: bool) {
-    let pages = region.store().size() as usize / PAGE;
-    if region.hints().read_times().has_lost_as_much(pages, is_near) && fits(region) {
+    if region.hints().read_times().has_lost_as_much(pages_of(region), is_near) && fits(region) {
         fill(ahead, region, page);
     }
 }
