@@ -6,6 +6,7 @@ use crate::deferred::protocol::{self, Deferred};
 use crate::fault::zero_ahead::fill_ahead;
 use crate::page::claims::Loading;
 use crate::page::word::Ghost;
+use crate::pool::reader::LARGE_PIECE_PAGES;
 use crate::readahead::run::{Run, read_rest, timed};
 use crate::readahead::{detect, prefetch};
 use crate::region::install::{self, Outcome, install_missed};
@@ -134,17 +135,17 @@ impl<'a> Miss<'a> {
         Plan { zeros_until, writable, is_sample, end }
     }
 
-    /// The end of the pages that this thread reads, the missed one included. Where reads take long, it asks a reader for the others, and reads
-    /// the missed one alone.
+    /// The end of the pages that this thread reads, the missed one included. Where reads take long, one request's worth; it asks a reader for the
+    /// others, which are read at the same time.
     fn end_of_run(&self, end: usize) -> usize {
         let (region, number) = (self.page.region(), self.page.number());
         // Pages that would have to be fetched are left to the threads that touch them.
         let is_far = |page: &usize| !region.store().is_near(*page, 1);
         let far = if region.store().origin().is_some() { (number + 1..end).find(is_far) } else { None };
         let end = far.unwrap_or(end);
-        let are_asked =
-            end > number + 1 && region.hints().read_times().are_long() && prefetch::ask(region, number + 1..end);
-        if are_asked { number + 1 } else { end }
+        let own = number + LARGE_PIECE_PAGES;
+        let are_asked = end > own && region.hints().read_times().are_long() && prefetch::ask(region, own..end);
+        if are_asked { own } else { end }
     }
 
     /// Reads the page and those that the plan reads with it, and makes them resident.

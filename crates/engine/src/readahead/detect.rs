@@ -17,6 +17,9 @@ const ADVISED_WINDOW: usize = 128;
 /// Pages that can be read side by side in the time of one miss: 20 to 60 on disks.
 const MISS: usize = 32;
 
+/// Where reads take long, memory is free while more than this part of a cache's frames are.
+pub const FREE: usize = 64;
+
 /// Longest step, pages, of a stream that reads the pages between as well. A large read brings as many pages while the device finds one alone,
 /// and one trap maps all of a chunk. Not done where reads end inside the call, since a processor pays for each page there.
 const DENSE: usize = 4;
@@ -59,6 +62,12 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let enough = if hints.wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
     let costs = || hints.read_times().costs();
     let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs).at_most(most) } else { Begun::Read(1) };
+    let begun = match (goes_on, begun) {
+        (None, Begun::Read(1)) if has_runs && !is_store && hints.read_times().are_long() => {
+            Begun::Read(for_nothing(region).min(most))
+        }
+        _ => begun,
+    };
     let stride = match (goes_on, begun) {
         // The run goes on behind the pages that were read at once: it is longer than was thought, or a walk.
         (Some(GoesOn::Read(pages)), Begun::Read(2..)) => {
@@ -98,6 +107,15 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     if let Some(stream) = ahead.streams.start(region.id(), page, step, window, is_store) {
         ahead.go_on_with(region.pool(), stream);
     }
+}
+
+/// Pages to read at a miss that says nothing of its neighbours: on storage far away and while memory is free, as many as hardly take longer
+/// than the page alone. The kernel does so, too (`read_ahead_kb`), and finds these pages in memory until others need the memory.
+#[cold]
+fn for_nothing(region: &Region) -> usize {
+    let pool = region.pool();
+    let is_free = pool.free_frames.idle() > pool.capacity() / FREE;
+    if is_free && region.store().origin().is_none() { region.hints().read_times().costs().for_nothing() } else { 1 }
 }
 
 /// Pages of a region's file.

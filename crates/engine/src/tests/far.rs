@@ -104,6 +104,31 @@ fn work(map: &MapMut, shadow: &mut [u8], part: usize, steps: usize, chance: &mut
     }
 }
 
+/// Loads pages far apart; pages that were read with others, so far.
+fn load_here_and_there(cache: &Cache, map: &MapMut, pages: Range<usize>) -> u64 {
+    for page in pages {
+        say_that_reads_take_long(map.as_ptr());
+        // SAFETY: inside the map.
+        unsafe { map.as_ptr().add(page * 1117 % PAGES * PAGE).read_volatile() };
+    }
+    cache.stats().run_pages
+}
+
+#[test]
+fn while_memory_is_free_a_miss_far_away_brings_neighbours() {
+    let file = cold(&vec![7; PAGES * PAGE]);
+    // Smaller than the file, which is read whole otherwise.
+    let cache = Cache::new(2048 * PAGE).unwrap();
+    let Some(map) = map(&cache, file.as_file()) else { return };
+    let together = load_here_and_there(&cache, &map, 0..20);
+    assert!(together > 20 * 8, "{together} pages");
+    let small = Cache::new(64 * PAGE).unwrap();
+    let Some(map) = self::map(&small, file.as_file()) else { return };
+    let before = load_here_and_there(&small, &map, 0..40);
+    let after = load_here_and_there(&small, &map, 40..140);
+    assert!(after - before < 100 * 4, "{before}, then {after} pages");
+}
+
 #[test]
 fn what_threads_read_is_what_the_file_has() {
     for (round, capacity) in [64, 128, 700, 2000, 4096].into_iter().enumerate() {
