@@ -5,6 +5,7 @@
 use crate::deferred::protocol::{self, Deferred};
 use crate::fault::zero_ahead::fill_ahead;
 use crate::page::claims::Loading;
+use crate::page::entry::FRAME_PAGES;
 use crate::page::word::Ghost;
 use crate::pool::reader::LARGE_PIECE_PAGES;
 use crate::readahead::run::{Run, read_rest, timed};
@@ -143,7 +144,7 @@ impl<'a> Miss<'a> {
         let is_far = |page: &usize| !region.store().is_near(*page, 1);
         let far = if region.store().origin().is_some() { (number + 1..end).find(is_far) } else { None };
         let end = far.unwrap_or(end);
-        let own = number + LARGE_PIECE_PAGES;
+        let own = number + LARGE_PIECE_PAGES.min(FRAME_PAGES - number % FRAME_PAGES);
         let are_asked = end > own && region.hints().read_times().are_long() && prefetch::ask(region, own..end);
         if are_asked { own } else { end }
     }
@@ -156,11 +157,16 @@ impl<'a> Miss<'a> {
             return install_missed(claim, region.pool().zeros(), plan.writable);
         }
         let run = if plan.end > next { Run::claim(region, next..plan.end, 1, core) } else { None };
-        let Some((outcome, behind)) = run.and_then(|run| run.load(claim, plan.writable)) else {
-            return self.read_alone(claim, plan.writable);
+        let (outcome, behind) = match run.and_then(|run| run.load(claim, plan.writable)) {
+            Some(loaded) => loaded,
+            None => (self.read_alone(claim, plan.writable), next),
         };
         if outcome == Outcome::Resolved && !plan.writable && behind < plan.end {
-            read_rest(region, behind..plan.end, core);
+            if region.hints().read_times().are_long() {
+                prefetch::ask(region, behind..plan.end);
+            } else if behind > next {
+                read_rest(region, behind..plan.end, core);
+            }
         }
         outcome
     }

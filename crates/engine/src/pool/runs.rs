@@ -25,7 +25,8 @@ const MOST_LONG: usize = 512;
 /// Measured runs between two decisions. Under random reads in 32 MiB one run in 32 has a second page by chance: 256 pages of 8192 are where a
 /// run would have gone on. A quarter of so many measured runs have one by chance once in a hundred thousand decisions.
 const SAMPLES: u32 = 32;
-/// The same where reads take long: to measure one long run page by page takes as long as dozens of other runs.
+/// The same where reads take long: to measure one long run page by page takes as long as dozens of other runs. As many long runs, if they are
+/// three quarters of those measured, will do everywhere: until they are known to be long, each is read page by page.
 const FEW_SAMPLES: u32 = 8;
 /// Reading runs page by page costs this part of what reading all others costs.
 const PART: u32 = 16;
@@ -41,10 +42,11 @@ const MORE_RARELY: u32 = 16;
 const DISPLACED: u64 = 3;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
-/// When so many runs have begun since, or chunks have been read ahead, a miss behind a run is taken for chance. In a small file it is sooner:
-/// when one run in [`BY_CHANCE`] has begun behind another by chance.
+/// When so many runs have begun since, or chunks have been read ahead, a miss behind a run is taken for chance.
 const LATE: u32 = 256;
-const LEAST_LATE: usize = 8;
+/// The same, at least, behind pages that were read at once, which makes a stream: in small files it is as soon as chance alone would continue
+/// one run in [`BY_CHANCE`]. As many threads may take turns with their runs.
+const LEAST_LATE: usize = 32;
 const BY_CHANCE: usize = 64;
 const NONE: u64 = u64::MAX;
 
@@ -116,11 +118,10 @@ impl RunLengths {
         }
         let measured = self.measured.fetch_add(1, Ordering::Relaxed) + 1;
         let is_ours = || self.measured.compare_exchange(measured, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // A few that all are long will do: until they are known to be, each is read page by page, and begins a stream.
         let long = self.reached[MOST_RUN - 2].load(Ordering::Relaxed);
-        let are_all_long = pages == 1 && long >= FEW_SAMPLES && long + 1 >= measured;
-        if (measured > samples || are_all_long) && is_ours() {
-            self.decide(costs, if are_all_long { long } else { samples }, samples * (rarely - 1));
+        let are_long = pages == 1 && long >= FEW_SAMPLES && measured - long <= measured / 4;
+        if (measured > samples || are_long) && is_ours() {
+            self.decide(costs, if are_long { measured } else { samples }, samples * (rarely - 1));
         }
         if self.single.fetch_add(1, Ordering::Relaxed) >= MOST_SINGLE && pages > 1 {
             self.change_to(if is_long { pages / 2 } else { 1 });
@@ -259,7 +260,7 @@ struct OpenRun {
 pub enum GoesOn {
     /// A measured run. The miss is its n-th page.
     Measured(usize),
-    /// Another run. So many pages of it were read so far, [`RunLengths::pages`] at a time.
+    /// Another run. So many pages of it were read so far, [`RunLengths::pages`] at a time, or for nothing (`readahead/detect.rs`).
     Read(usize),
 }
 
@@ -306,8 +307,8 @@ impl OpenRuns {
         }
         let pages = run.pages.load(Ordering::Relaxed);
         let (pages, is_measured) = ((pages >> 1) as usize, pages & 1 != 0);
-        let late = (file / BY_CHANCE / pages.max(1)).clamp(LEAST_LATE, LATE as usize) as u32;
-        if now.wrapping_sub(run.at.load(Ordering::Relaxed)) > late {
+        let late = if is_measured { LATE as usize } else { file / BY_CHANCE / pages.max(1) };
+        if now.wrapping_sub(run.at.load(Ordering::Relaxed)) > late.clamp(LEAST_LATE, LATE as usize) as u32 {
             return None;
         }
         run.next.store(NONE, Ordering::Relaxed);
@@ -478,15 +479,17 @@ mod tests {
         };
         assert_eq!(after(1 << 17, 32), Some(GoesOn::Read(64)));
         assert_eq!(after(1 << 17, 33), None, "32 of the 2048 pieces");
-        assert_eq!(after(1 << 10, 8), Some(GoesOn::Read(64)), "threads that take turns");
+        assert_eq!(after(1 << 10, 32), Some(GoesOn::Read(64)), "threads that take turns");
         assert_eq!((after(1 << 30, 256), after(1 << 30, 257)), (Some(GoesOn::Read(64)), None));
     }
 
     #[test]
     fn a_few_long_rows_will_do() {
-        let runs = Default::default();
-        misses(&runs, DISK, 4 * (FEW_SAMPLES as usize + 2), |_| 64);
-        assert_eq!(runs.0.pages(), 64);
+        for (short, rows) in [(0, FEW_SAMPLES as usize + 2), (4, FEW_SAMPLES as usize + 6)] {
+            let runs = Default::default();
+            misses(&runs, DISK, 4 * rows, |row| if row < 4 * short && row % 8 == 3 { 1 } else { 64 });
+            assert_eq!(runs.0.pages(), 64);
+        }
     }
 
     /// Others' misses in between, and more runs at a time than are remembered, spoil some measurements.

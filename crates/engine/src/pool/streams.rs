@@ -98,6 +98,14 @@ impl MissHistory {
 }
 
 impl MissHistory {
+    /// Whether a miss is within so many pages of an earlier one that may belong to the same sequence. `now`: as for `note`.
+    pub fn has_near(&self, here: u64, now: usize, pages: usize) -> bool {
+        self.entries.iter().any(|entry| {
+            here.abs_diff(entry.last.load(Ordering::Relaxed)) <= pages as u64
+                && now.wrapping_sub(entry.at.load(Ordering::Relaxed)) <= OLD
+        })
+    }
+
     /// The entry to overwrite: the next in turn that has not gone on since it was passed over.
     #[inline]
     fn oldest(&self) -> &LastMiss {

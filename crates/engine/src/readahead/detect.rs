@@ -2,7 +2,7 @@
 
 use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::pool::ahead::Ahead;
-use crate::pool::reader::{Pages, ReadRequest};
+use crate::pool::reader::{LARGE_PIECE_PAGES, Pages, ReadRequest};
 use crate::pool::runs::{Begun, GoesOn, MOST_RUN};
 use crate::pool::streams::{AGAIN, ENOUGH, ENOUGH_AFTER_WASTE, Expect, FIRST_WINDOW, Stride};
 use crate::region::page_ref::PageRef;
@@ -17,8 +17,9 @@ const ADVISED_WINDOW: usize = 128;
 /// Pages that can be read side by side in the time of one miss: 20 to 60 on disks.
 const MISS: usize = 32;
 
-/// Where reads take long, memory is free while more than this part of a cache's frames are.
-pub const FREE: usize = 64;
+/// Pages within which a miss may be the next of a walk whose last miss brought its neighbours for nothing: as many again, so that each step of a
+/// walk by shorter steps is seen.
+const NEAR: usize = 2 * LARGE_PIECE_PAGES;
 
 /// Longest step, pages, of a stream that reads the pages between as well. A large read brings as many pages while the device finds one alone,
 /// and one trap maps all of a chunk. Not done where reads end inside the call, since a processor pays for each page there.
@@ -63,8 +64,9 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let costs = || hints.read_times().costs();
     let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs).at_most(most) } else { Begun::Read(1) };
     let begun = match (goes_on, begun) {
-        (None, Begun::Read(1)) if has_runs && !is_store && hints.read_times().are_long() => {
-            Begun::Read(for_nothing(region).min(most))
+        (None | Some(GoesOn::Read(2..)), Begun::Read(1)) if has_runs && !is_store && hints.read_times().are_long() => {
+            let is_lone = goes_on.is_some() || !pool.cores[core].0.misses.has_near(here, now, NEAR);
+            Begun::Read(if is_lone { for_nothing(region, page).min(most) } else { 1 })
         }
         _ => begun,
     };
@@ -109,13 +111,21 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     }
 }
 
-/// Pages to read at a miss that says nothing of its neighbours: on storage far away and while memory is free, as many as hardly take longer
-/// than the page alone. The kernel does so, too (`read_ahead_kb`), and finds these pages in memory until others need the memory.
+/// Pages to read at a miss that is near no other, so that it may be the first of anything: on storage far away and while memory is free, as many
+/// as hardly take longer than the page alone. The kernel does so, too (`read_ahead_kb`), and finds these pages in memory until others need it.
 #[cold]
-fn for_nothing(region: &Region) -> usize {
+fn for_nothing(region: &Region, page: usize) -> usize {
+    /// Memory is free while more than one in so many of a cache's frames are. An eviction leaves fewer.
+    const FREE: usize = 32;
     let pool = region.pool();
-    let is_free = pool.free_frames.idle() > pool.capacity() / FREE;
-    if is_free && region.store().origin().is_none() { region.hints().read_times().costs().for_nothing() } else { 1 }
+    if region.store().origin().is_some()
+        || region.predicts_store(page)
+        || pool.free_frames.idle() <= pool.capacity() / FREE
+    {
+        return 1;
+    }
+    // One request: it ends where the region's stripe does.
+    region.hints().read_times().costs().for_nothing().min(FRAME_PAGES - page % FRAME_PAGES)
 }
 
 /// Pages of a region's file.

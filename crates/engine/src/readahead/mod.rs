@@ -48,7 +48,7 @@
 //! more than 64 pages, up to 2 MiB, takes several requests. A program that goes on behind what was read walks, and gets a stream.
 //!
 //! *A file that fits* into the cache is read whole, once, in large requests. This begins when its misses at random have taken about as long as
-//! the whole read will (misses of one in 32 of its pages), and goes on while an eighth of the cache is free. Each miss continues the read, and
+//! the whole read will (misses of one in 32 of its pages), and goes on while an eighth of the cache is free, on storage far away a 64th. Each miss continues the read, and
 //! maps the pages that have come.
 //!
 //! *Slots are shared* between the streams that are at work. A stream counts as such also if it found no slot a short while ago. If a
@@ -65,8 +65,9 @@
 //!
 //! *Storage far away* takes over 0.3 ms for a page by itself (`pool/read_times.rs`). There a file system may wait for the read in the call
 //! that asks for it, and one request is often cut into small ones that go one after the other. So threads read such files with pread(2)
-//! (`sys/preads.rs`), 128 KiB each, 64 at a time. They read all files where Linux AIO is refused. A reader is asked for the
-//! pages behind a missed one, and the thread waits for the missed one alone. A file that fits is read whole when its misses have cost as
+//! (`sys/preads.rs`), 128 KiB each, 64 at a time. They read all files where Linux AIO is refused. Of a run
+//! the thread that misses reads 32 pages, and a reader is asked for those behind. While memory is free a miss that is near no other reads its
+//! neighbours, too (`detect::for_nothing`). A file that fits is read whole when its misses have cost as
 //! much as that will, in pieces of 128 KiB, and the reader's thread goes on with it. A file of which nothing has been read yet is tried: its
 //! first four reads are asked for alone.
 //!

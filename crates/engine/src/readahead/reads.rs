@@ -11,7 +11,6 @@ use crate::pool::reader::{
     Destination, INLINE, LARGE_PIECE_PAGES, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader, Reading,
 };
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
-use crate::readahead::detect;
 use crate::region::install::claim_run;
 use crate::region::page_ref::PageRef;
 use crate::region::registry::{self, InUse};
@@ -281,7 +280,7 @@ impl OnTurn<'_> {
         let are_long = region.hints().read_times().are_long();
         // A file is read whole only while memory is free: more of it where reads are short, since left-out pages cost less there.
         let idle = pool.free_frames.idle();
-        if !is_awaited && idle <= pool.capacity() / if are_long { detect::FREE } else { 8 } {
+        if !is_awaited && idle <= pool.capacity() / if are_long { 64 } else { 8 } {
             return true;
         }
         let end = region.ahead_of(all.start).end.min(all.end);

@@ -61,7 +61,12 @@ impl<'a> Run<'a> {
     fn bring(self, there: usize) -> usize {
         let from = self.buffer.at.wrapping_add(self.before * PAGE);
         let mapped = install::install_claimed(self.region, self.pages, there, from, self.protected_queue);
-        let used = self.region.hints().runs().used_of(mapped);
+        let lengths = self.region.hints().runs();
+        if lengths.pages() == 1 {
+            // They were read for nothing (`readahead/detect.rs`): no length says how many are used.
+            return mapped;
+        }
+        let used = lengths.used_of(mapped);
         let (counters, of_file) = (self.region.pool().counters_at(self.core), self.region.counters_at(self.core));
         for (pages, used_pages) in [(&counters.run_pages, &counters.run_used), (&of_file.run_pages, &of_file.run_used)]
         {

@@ -3,7 +3,7 @@
 use crate::effort::{quick_or_full, skip};
 use crate::region::registry;
 use crate::sys::PAGE;
-use crate::{Advice, Cache, Fallback, MapMut, MapOptions};
+use crate::{Advice, Cache, Fallback, MapMut, MapOptions, Stats};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -104,29 +104,29 @@ fn work(map: &MapMut, shadow: &mut [u8], part: usize, steps: usize, chance: &mut
     }
 }
 
-/// Loads pages far apart; pages that were read with others, so far.
-fn load_here_and_there(cache: &Cache, map: &MapMut, pages: Range<usize>) -> u64 {
-    for page in pages {
+/// Loads so many pages by chance; what the cache counts then.
+fn load_here_and_there(cache: &Cache, map: &MapMut, chance: &mut Chance, loads: usize) -> Stats {
+    for _ in 0..loads {
         say_that_reads_take_long(map.as_ptr());
         // SAFETY: inside the map.
-        unsafe { map.as_ptr().add(page * 1117 % PAGES * PAGE).read_volatile() };
+        unsafe { map.as_ptr().add(chance.below(PAGES) * PAGE).read_volatile() };
     }
-    cache.stats().run_pages
+    cache.stats()
 }
 
 #[test]
 fn while_memory_is_free_a_miss_far_away_brings_neighbours() {
     let file = cold(&vec![7; PAGES * PAGE]);
     // Smaller than the file, which is read whole otherwise.
-    let cache = Cache::new(2048 * PAGE).unwrap();
+    let cache = Cache::new(1024 * PAGE).unwrap();
     let Some(map) = map(&cache, file.as_file()) else { return };
-    let together = load_here_and_there(&cache, &map, 0..20);
-    assert!(together > 20 * 8, "{together} pages");
-    let small = Cache::new(64 * PAGE).unwrap();
-    let Some(map) = self::map(&small, file.as_file()) else { return };
-    let before = load_here_and_there(&small, &map, 0..40);
-    let after = load_here_and_there(&small, &map, 40..140);
-    assert!(after - before < 100 * 4, "{before}, then {after} pages");
+    let mut chance = Chance(1);
+    let few = load_here_and_there(&cache, &map, &mut chance, 20);
+    assert!(few.resident_pages > 20 * 4, "{few:?}");
+    let full = load_here_and_there(&cache, &map, &mut chance, 1500);
+    let more = load_here_and_there(&cache, &map, &mut chance, 1000);
+    let (misses, evicted) = (more.misses - full.misses, more.evicted_pages - full.evicted_pages);
+    assert!(misses > 300 && evicted < 2 * misses, "{few:?}, {full:?}, then {more:?}");
 }
 
 #[test]
