@@ -45,6 +45,9 @@ impl Mapping {
         if at == -1 {
             return Err(io::Error::last_os_error());
         }
+        // Without read-around, which brings large folios: a store to one page would take disk blocks for the holes beside it, too.
+        // SAFETY: the mapping of just now; advice changes no byte.
+        unsafe { libc::syscall(libc::SYS_madvise, at, len, libc::MADV_RANDOM) };
         Ok(Mapping { at: NonNull::new(at as *mut u8).expect("a mapping is not at address 0"), len })
     }
 
