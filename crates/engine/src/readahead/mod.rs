@@ -48,8 +48,8 @@
 //! more than 64 pages, up to 2 MiB, takes several requests. A program that goes on behind what was read walks, and gets a stream.
 //!
 //! *A file that fits* into the cache is read whole, once, in large requests. This begins when its misses at random have taken about as long as
-//! the whole read will (misses of one in 32 of its pages), and goes on while an eighth of the cache is free, on storage far away a 64th. Each miss continues the read, and
-//! maps the pages that have come.
+//! the whole read will (misses of one in 32 of its pages), and goes on while an eighth of the cache is free, on storage far away a 64th. Each
+//! miss continues the read, and maps the pages that have come.
 //!
 //! *Slots are shared* between the streams that are at work. A stream counts as such also if it found no slot a short while ago. If a
 //! stream's share is fewer than four slots, its chunks are larger parts of its window.

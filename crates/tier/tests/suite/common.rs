@@ -76,24 +76,7 @@ pub fn on_disk(folder: &Path) -> u64 {
     std::fs::read_dir(folder).map_or(0, |entries| entries.map(size).sum())
 }
 
-/// Bytes of a file that are no hole. Unlike its blocks they leave out the file system's tree of extents, which of a sparse file can be as large.
-pub fn data_in(path: &Path) -> u64 {
-    let file = std::fs::File::open(path).unwrap();
-    // SAFETY: an open descriptor.
-    let seek = |at, whence| unsafe { libc::lseek(std::os::fd::AsRawFd::as_raw_fd(&file), at, whence) };
-    let (mut data, mut at) = (0, 0);
-    loop {
-        // ENXIO: only a hole is left.
-        let from = seek(at, libc::SEEK_DATA);
-        if from < 0 {
-            return data;
-        }
-        at = seek(from, libc::SEEK_HOLE);
-        data += (at - from) as u64;
-    }
-}
-
-/// [`on_disk`] while others fill: nothing is evicted meanwhile, so no file is looked at before it lost what another has got.
+/// The same while others fill: nothing is evicted meanwhile, so no file is looked at before it lost what another has got.
 pub fn on_disk_meanwhile(folder: &Path) -> u64 {
     let lock = std::fs::File::open(folder.join("lock")).unwrap();
     // SAFETY: an open descriptor.
