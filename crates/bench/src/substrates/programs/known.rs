@@ -49,6 +49,14 @@ impl Program {
 /// The modules of llama.cpp's programs.
 const LLAMA: &str = "gguf, llama_cpp, numpy";
 
+/// An index for searches, made and read by a library of Python.
+macro_rules! index {
+    ($name:literal, $title:literal, $file:literal, $module:literal, $package:literal) => {
+        program($name, $title, 40, &[From::Python($file, include_str!("index.py"), concat!("numpy, ", $module))])
+            .of(concat!("numpy and ", $package, ", from PyPI"))
+    };
+}
+
 /// The programs of `fastmap bench programs`, in the order in which they are run.
 pub const ALL: &[Program] = &[
     program("search", "binary search in a sorted file", 4, &[From::C(include_str!("search.c"), &[])]).of("gcc"),
@@ -125,6 +133,11 @@ pub const ALL: &[Program] = &[
     )
     .of("llama-cpp-python and gguf, from PyPI")
     .sequential(),
+    index!("faiss-lists", "faiss, inverted lists", "faiss_lists", "faiss", "faiss-cpu"),
+    index!("faiss-graph", "faiss, a graph (HNSW)", "faiss_graph", "faiss", "faiss-cpu"),
+    index!("usearch", "usearch, a graph (HNSW)", "usearch_graph", "usearch", "usearch"),
+    index!("annoy", "Annoy, trees", "annoy_trees", "annoy", "annoy"),
+    index!("tantivy", "tantivy, two words", "tantivy_words", "tantivy", "tantivy"),
     program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
 ];
 
