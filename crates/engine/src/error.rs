@@ -264,7 +264,7 @@ pub enum Error {
         /// Bytes that were pinned, in whole pages.
         pinned: u64,
     },
-    /// One page has as many pins as can be counted: 4095, or 1023 for writing.
+    /// One page has as many pins as can be counted: 2047, or 1023 for writing.
     #[error(
         "{path}: the page at offset {offset} has {most} pins, and no room for more: share one, or drop some",
         path = path.display()

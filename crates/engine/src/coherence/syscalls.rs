@@ -195,7 +195,7 @@ impl MappedFile {
     /// Loads and stores there wait until the [`Writing`] is gone.
     ///
     /// # Errors
-    /// Those of saving the stores there: ENOSPC, EIO, EDQUOT; nothing is lost then. EBUSY for a page with 4095 pins.
+    /// Those of saving the stores there: ENOSPC, EIO, EDQUOT; nothing is lost then. EBUSY for a page with 2047 pins.
     pub fn writing(&self, range: Range<u64>) -> Result<Writing<'_>, i32> {
         Writing::begin(self.work(Blocked::all()), range)
     }

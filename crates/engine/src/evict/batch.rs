@@ -72,7 +72,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
         let mut held_back = 0;
         // It may be that no page of a batch can go, since all were stored to: then take the next batch.
         loop {
-            let popped = pool.clean.pop(from, protected_queue, entries);
+            let popped = pool.clean.pop(from, protected_queue, entries, pool.ghosts.birth());
             if popped == 0 {
                 break;
             }
@@ -185,7 +185,7 @@ pub fn dissolve_frames(region: &Region) {
     for entry in pool.clean.purge_frames(region.id()) {
         for page in entry.page()..entry.page() + FRAME_PAGES {
             if region.word(page).leave_huge().enqueue {
-                pool.enqueue(core, region.id(), page, false);
+                pool.enqueue(core, region.id(), page, 0);
             }
         }
     }

@@ -93,7 +93,8 @@ impl Drop for RegionVisit {
     }
 }
 
-/// A page or a huge frame, as clean queues hold it: the region's number in the high 24 bits, the page's number in the low 40.
+/// A page or a huge frame, as clean queues hold it: the region's number in the high 24 bits, the page's number in the low 37, and
+/// what the queue needs between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(u64);
 
@@ -101,6 +102,10 @@ impl Entry {
     const PAGE_BITS: u32 = 40;
     /// Set: the entry stands for all pages of a huge frame. No page number needs this bit: addresses have room for 2^34 pages.
     const FRAME: u64 = 1 << (Self::PAGE_BITS - 1);
+
+    /// Turns that are left to the entry of a page, in two bits below: no page number needs these either.
+    const TURN: u64 = Self::FRAME >> 2;
+    const TURNS: u64 = 0b11 * Self::TURN;
 
     /// The entry of a page.
     #[inline]
@@ -111,6 +116,18 @@ impl Entry {
     /// The entry of a frame that begins with a page.
     pub fn of_frame(region: RegionId, first: usize) -> Self {
         Entry(Self::new(region, first).0 | Self::FRAME)
+    }
+
+    /// The same, which goes back to the end of its queue so many times before its page is evicted: 3 at most.
+    #[inline]
+    pub fn with_turns(self, turns: u32) -> Self {
+        Entry(self.0 & !Self::TURNS | u64::from(turns.min(3)) * Self::TURN)
+    }
+
+    /// The same with one turn less, if it has any left.
+    #[inline]
+    pub fn next_turn(self) -> Option<Self> {
+        (self.0 & Self::TURNS != 0).then(|| Entry(self.0 - Self::TURN))
     }
 
     /// Whether it stands for a frame.
@@ -134,7 +151,7 @@ impl Entry {
     /// The number of the page in its file, or of the frame's first page.
     #[inline]
     pub fn page(self) -> usize {
-        (self.0 & (Self::FRAME - 1)) as usize
+        (self.0 & (Self::TURN - 1)) as usize
     }
 }
 

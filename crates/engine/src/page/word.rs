@@ -59,17 +59,19 @@ const FAILED: u32 = 1 << 7;
 /// The page is part of a huge frame and leaves memory with it: the frame has the queue entry, the page has none. In a Loading word: nobody
 /// loads the page. The memory of the word is being given back to the kernel; then the word is zero, so the page is Absent.
 const HUGE: u32 = 1 << 8;
-/// The page's queue is the protected one, e.g. because it came back soon after it was evicted. In an absent word: it was.
-const PROTECTED: u32 = 1 << 9;
+/// How often in a row the page came back soon after it was evicted, 3 for more, in bits 9 and 10. Not zero: its queue is the protected one. In
+/// an absent word: it was. In a Loading word: before this load.
+const RETURN: u32 = 1 << 9;
+const RETURNS: u32 = 0b11 * RETURN;
 /// First bit of the ghost's stamp, in an absent word. A stamp of zero: no ghost.
-const STAMP_SHIFT: u32 = 10;
+const STAMP_SHIFT: u32 = 11;
 /// First bit of the slot's number, in a Staged or Buffered word. In a Loading word, of the reader's number plus one; zero: no reader.
-const SLOT_SHIFT: u32 = 10;
+const SLOT_SHIFT: u32 = 11;
 
-/// Pins that keep the page in memory, counted in bits 10 to 21.
-const PIN: u32 = 1 << 10;
-const PINS: u32 = 0xFFF * PIN;
-/// Pins that keep the page in memory and writable, counted in bits 22 to 31 and not in bits 10 to 21.
+/// Pins that keep the page in memory, counted in bits 11 to 21.
+const PIN: u32 = 1 << 11;
+const PINS: u32 = 0x7FF * PIN;
+/// Pins that keep the page in memory and writable, counted in bits 22 to 31 and not in bits 11 to 21.
 const WRITE_PIN: u32 = 1 << 22;
 const WRITE_PINS: u32 = 0x3FF * WRITE_PIN;
 /// If a word is `CLEAN` under this mask, its page is not dirty, not being written, not being made writable, and not pinned.
@@ -106,7 +108,7 @@ pub struct Ghost {
 }
 
 impl Ghost {
-    /// The largest stamp: 22 bits.
+    /// The largest stamp: 21 bits.
     pub const MOST: u32 = u32::MAX >> STAMP_SHIFT;
 }
 
@@ -171,7 +173,7 @@ impl Seen {
     /// The ghost of an absent page.
     #[inline]
     pub fn ghost(self) -> Option<Ghost> {
-        let ghost = Ghost { stamp: self.0 >> STAMP_SHIFT, protected: self.0 & PROTECTED != 0 };
+        let ghost = Ghost { stamp: self.0 >> STAMP_SHIFT, protected: self.0 & RETURNS != 0 };
         (self.0 & STATE == ABSENT && ghost.stamp != 0).then_some(ghost)
     }
 
@@ -228,8 +230,8 @@ pub struct After {
     pub wake: bool,
     /// The page is clean and no queue knows it: push it.
     pub enqueue: bool,
-    /// Onto the protected queue.
-    pub protected: bool,
+    /// How often in a row it came back soon, 3 at most ([`Pool::enqueue`](crate::pool::pool::Pool::enqueue)).
+    pub returns: u32,
     /// The page became dirty with this transition: count it.
     pub newly_dirty: bool,
     /// It is dirty again, since it could not be written: count it, and wake no writer.
@@ -274,7 +276,7 @@ impl PageWord {
 
     #[inline]
     fn claim(&self, seen: Seen, reader: u32) -> bool {
-        let loading = LOADING | seen.0 & QUEUED | reader;
+        let loading = LOADING | seen.0 & (QUEUED | RETURNS) | reader;
         seen.state() == State::Absent
             && self.0.compare_exchange(seen.0, loading, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -428,11 +430,17 @@ impl PageWord {
             (false, false) => CLEAN | QUEUED,
             (false, true) => CLEAN | QUEUED | SAMPLE,
         };
-        let next = next | if protected { PROTECTED } else { 0 };
-        let old = self.update(|word| Some(next | word & QUEUED)).unwrap_or_else(|word| word);
+        let returns = |word: u32| if protected { ((word & RETURNS) + RETURN).min(RETURNS) } else { 0 };
+        let old = self.update(|word| Some(next | word & QUEUED | returns(word))).unwrap_or_else(|word| word);
         debug_assert!(matches!(old & STATE, LOADING | STAGED));
         let enqueue = !writable && old & QUEUED == 0;
-        After { wake: old & WAITERS != 0, enqueue, protected, newly_dirty: writable, ..After::default() }
+        After {
+            wake: old & WAITERS != 0,
+            enqueue,
+            returns: returns(old) / RETURN,
+            newly_dirty: writable,
+            ..After::default()
+        }
     }
 
     /// Loading → Absent, by the loader whose read failed.
@@ -499,7 +507,7 @@ impl PageWord {
         After {
             wake: false,
             enqueue: next(old) & QUEUED != 0 && old & QUEUED == 0,
-            protected: old & PROTECTED != 0,
+            returns: (old & RETURNS) / RETURN,
             dirty_again: next(old) & STATE == DIRTY && old & STATE == CLEAN,
             ..After::default()
         }
@@ -511,7 +519,7 @@ impl PageWord {
     #[inline]
     pub fn begin_evict(&self) -> bool {
         let may_go = |word: u32| word & (AT_REST | HUGE) == CLEAN;
-        let old = self.update(|word| Some(if may_go(word) { EVICTING | word & PROTECTED } else { word & !QUEUED }));
+        let old = self.update(|word| Some(if may_go(word) { EVICTING | word & RETURNS } else { word & !QUEUED }));
         may_go(old.unwrap_or_else(|word| word))
     }
 
@@ -519,9 +527,8 @@ impl PageWord {
     /// threads that announce that they wait, touch the word. Release pairs with `begin_load`.
     #[inline]
     pub fn finish_evict(&self, stamp: Option<u32>) -> After {
-        let protected = self.0.load(Ordering::Relaxed) & PROTECTED;
-        let old =
-            self.0.swap(stamp.map_or(ABSENT, |stamp| ABSENT | protected | stamp << STAMP_SHIFT), Ordering::AcqRel);
+        let returns = self.0.load(Ordering::Relaxed) & RETURNS;
+        let old = self.0.swap(stamp.map_or(ABSENT, |stamp| ABSENT | returns | stamp << STAMP_SHIFT), Ordering::AcqRel);
         debug_assert_eq!(old & STATE, EVICTING);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
@@ -590,11 +597,11 @@ impl PageWord {
     }
 
     /// Claims the right to push an entry for a page that `unpin` left at rest without one. (An evictor met the page while it was pinned,
-    /// and dropped its entry.) Returns whether the entry goes onto the protected queue. `None`: another thread has pinned, stored to or
+    /// and dropped its entry.) Returns how often in a row the page came back soon. `None`: another thread has pinned, stored to or
     /// claimed the page meanwhile, and sees to it. Signals are blocked from before this call until the entry is in a queue.
-    pub fn requeue(&self) -> Option<bool> {
+    pub fn requeue(&self) -> Option<u32> {
         let old = self.update(|word| (word & (AT_REST | QUEUED | HUGE) == CLEAN).then_some(word | QUEUED));
-        old.ok().map(|old| old & PROTECTED != 0)
+        old.ok().map(|old| (old & RETURNS) / RETURN)
     }
 
     /// Announces that this thread is about to sleep while the word is `seen`; the end of the transition under way wakes it. Returns the

@@ -202,7 +202,7 @@ fn pin_one(
             return Ok(false);
         }
         if seen.is_full() {
-            return Err(too_many(region, page, 4095));
+            return Err(too_many(region, page, 2047));
         }
         if !seen.can_be_pinned() {
             quiet.begin();
@@ -262,7 +262,7 @@ pub fn with_page<R>(region: &Region, page: usize, storing: bool, then: impl FnOn
                 pins.give(core, 1);
             }
         } else if seen.is_full() {
-            return Err(too_many(region, page, 4095));
+            return Err(too_many(region, page, 2047));
         } else {
             let _blocked = Blocked::all();
             bring_in(region, page, storing)?;

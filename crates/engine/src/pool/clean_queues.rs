@@ -140,14 +140,39 @@ impl CleanQueues {
     }
 
     /// Removes the oldest entries of a core's probationary or protected queue into `batch`, until they stand for as many pages as it has
-    /// places; their count. Zero also when the core's queues are in use.
-    pub fn pop(&self, core: usize, protected_queue: bool, batch: &mut [u64]) -> usize {
+    /// places; their count. Zero also when the core's queues are in use. Entries that have turns left go to the end of the queue instead, with
+    /// one turn less, as long as it is not many at once. `birth`: the time now.
+    pub fn pop(&self, core: usize, protected_queue: bool, batch: &mut [u64], birth: u32) -> usize {
+        /// So many entries for each place of the batch are passed over at most: then turns do not count.
+        const MOST_PASSED: usize = 8;
         let Guarded { lock, queues, seen } = &self.cores[core].0;
         let Some(_held) = lock.try_lock() else { return 0 };
         queues.with_mut(|queues| {
             // SAFETY: under the queues' lock.
             let queue = unsafe { &mut (*queues)[usize::from(protected_queue)] };
-            let taken = self.take(queue, batch);
+            let (mut taken, mut passed) = (0, 0);
+            loop {
+                let more = self.take(queue, &mut batch[taken..]);
+                let mut kept = taken;
+                for at in taken..taken + more {
+                    match Entry::from(batch[at]).next_turn() {
+                        Some(later) if passed < MOST_PASSED * batch.len() => {
+                            self.append(queue, later.into(), birth);
+                            passed += 1;
+                        }
+                        _ => {
+                            batch[kept] = batch[at];
+                            kept += 1;
+                        }
+                    }
+                }
+                let is_over = kept == taken + more;
+                taken = kept;
+                // Half a batch will do. A frame has no turns, and is as much as a batch.
+                if is_over || 2 * taken >= batch.len() || taken > 0 && Entry::from(batch[taken - 1]).is_frame() {
+                    break;
+                }
+            }
             self.show(queue, &seen[usize::from(protected_queue)]);
             taken
         })
@@ -340,7 +365,7 @@ mod tests {
                 let want = (random >> 41) as usize % 700;
                 let protected_queue = random >> 52 & 3 == 0;
                 let from = &mut model[core][usize::from(protected_queue)];
-                let got = queues.pop(core, protected_queue, &mut batch[..want]);
+                let got = queues.pop(core, protected_queue, &mut batch[..want], step as u32);
                 assert_eq!(got, want.min(from.len()));
                 for entry in &batch[..got] {
                     assert_eq!(Entry::from(*entry).page() as u64, from.pop_front().unwrap());
@@ -368,16 +393,36 @@ mod tests {
     }
 
     #[test]
+    fn entries_with_turns_go_to_the_end_but_not_too_many_at_once() {
+        let queues = CleanQueues::new(10_000, 10_000, 1).unwrap();
+        let entry = |page: usize| Entry::new(RegionId(1), page).with_turns((page % 4) as u32);
+        let pop = |most: usize| {
+            let mut batch = [0; 512];
+            let count = queues.pop(0, true, &mut batch[..most], 0);
+            batch[..count].iter().map(|entry| Entry::from(*entry).page()).collect::<Vec<_>>()
+        };
+        (0..400).for_each(|page| queues.push(0, entry(page), true, 0));
+        let order: Vec<usize> =
+            std::iter::from_fn(|| Some(pop(64)).filter(|pages| !pages.is_empty())).flatten().collect();
+        let by_turns: Vec<usize> = (0..4).flat_map(|turns| (0..400).filter(move |page| page % 4 == turns)).collect();
+        assert_eq!(order, by_turns);
+        // A thread that waits for room does not go round a queue of pages that have all proved themselves.
+        (0..1000).for_each(|page| queues.push(0, entry(3), true, page));
+        assert_eq!(pop(64).len(), 64);
+        assert_eq!(queues.pages(), [0, 1000 - 64]);
+    }
+
+    #[test]
     fn ages_tell_an_old_queue_from_a_young_one() {
         let queues = CleanQueues::new(10_000, 10_000, 2).unwrap();
         (0..1000).for_each(|page| queues.push(0, Entry::new(RegionId(1), page), false, 10));
         (0..1000).for_each(|page| queues.push(1, Entry::new(RegionId(1), 1000 + page), false, 10 + page as u32 / 100));
         let mut batch = [0; 512];
-        assert_eq!(queues.pop(1, false, &mut batch), 512);
+        assert_eq!(queues.pop(1, false, &mut batch, 30), 512);
         let now = 30;
         assert!(queues.age(0, false, now).unwrap() >= 19 && queues.age(1, false, now).unwrap() <= 16);
         // A queue that was empty begins anew, in the middle of a chunk too.
-        (0..2).for_each(|_| _ = queues.pop(1, false, &mut batch));
+        (0..2).for_each(|_| _ = queues.pop(1, false, &mut batch, 30));
         assert_eq!(queues.age(1, false, now), None);
         queues.push(1, Entry::new(RegionId(1), 0), false, now);
         assert!(queues.age(1, false, now).unwrap() <= 1);

@@ -320,8 +320,9 @@ impl Pool {
 
     /// Queues a clean page for eviction.
     #[inline]
-    pub fn enqueue(&self, core: usize, region: RegionId, page: usize, protected_queue: bool) {
-        self.clean.push(core, Entry::new(region, page), protected_queue, self.ghosts.birth());
+    pub fn enqueue(&self, core: usize, region: RegionId, page: usize, returns: u32) {
+        let entry = Entry::new(region, page).with_turns(Ghosts::turns(returns));
+        self.clean.push(core, entry, returns > 0, self.ghosts.birth());
     }
 
     /// Whether the protected queues give the next batch, once `after` pages have left the probationary ones. The queues of all cores count

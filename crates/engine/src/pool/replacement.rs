@@ -3,7 +3,8 @@
 //!
 //! The unit of time is the *memory*: as many evictions as the cache has pages. The word of an evicted page keeps a *ghost*: when the page was
 //! evicted, and from which queue. For half a memory the ghost is *young*. A page that misses with a young ghost goes to its core's protected
-//! queue, all others to the probationary one. Both queues are first in, first out. Batches come from the probationary queues while these hold
+//! queue, all others to the probationary one. Both queues are first in, first out, but that a page that has come back soon twice in a row
+//! has a second *turn* in the protected queue when its time comes, and one that has come back more often three. Batches come from the probationary queues while these hold
 //! more than a share of the clean pages of all cores, else from the protected ones.
 //!
 //! The share adapts, as in ARC (Megiddo and Modha, FAST 2003), but from misses alone:
@@ -28,7 +29,7 @@ use crate::sys::sync::{AtomicU64, Ordering};
 
 /// One memory of time, or a share of one.
 const ONE: u64 = 1 << 40;
-/// Stamps are 64ths of a memory: 22 bits of them last for 65536 memories, so that a page away for longer is rarely
+/// Stamps are 64ths of a memory: 21 bits of them last for 32768 memories, so that a page away for longer is rarely
 /// mistaken for one that comes back soon (and then only kept for a while).
 const STAMP_SHIFT: u32 = 34;
 /// Age below which a ghost is young, in units of stamps.
@@ -91,6 +92,12 @@ impl Ghosts {
     #[inline]
     pub fn is_young_at(away: u32) -> bool {
         away < YOUNG
+    }
+
+    /// How often a page goes to the end of the protected queue before it is evicted: 0, 1 or 3 times, by how often in a row it came back soon.
+    #[inline]
+    pub fn turns(returns: u32) -> u32 {
+        (1 << returns.saturating_sub(1)) - 1
     }
 
     /// The vote of such a page on the share; votes are gathered per core.

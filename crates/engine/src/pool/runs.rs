@@ -11,7 +11,10 @@
 //! * While it pays, since nearly all go on behind the pages that are read at once, twice as many are read.
 //! * Of one long run in a few half as many pages are read. This tells whether it needs all of them; if too few runs do, half as many are read
 //!   of all.
-//! * A run that goes on behind 2 MiB is a walk.
+//!
+//! If a quarter of them or more do, and fewer than three, runs are short or long (a list's header, and the list). Then, and while most are long,
+//! as many pages again are read of a run that goes on behind those that were read: so few misses find its end, and at most half of what is
+//! read is behind it. If it goes on behind 2 MiB it is a walk.
 
 use crate::pool::read_times::Costs;
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering};
@@ -21,7 +24,8 @@ use std::sync::atomic::AtomicBool;
 pub const MOST_RUN: usize = 33;
 /// Pages that are read at once of the shortest long runs, and of the longest (2 MiB).
 const LEAST_LONG: usize = 64;
-const MOST_LONG: usize = 512;
+/// A run that goes on behind so many is a walk.
+pub const MOST_LONG: usize = 512;
 /// Measured runs between two decisions. Under random reads in 32 MiB one run in 32 has a second page by chance: 256 pages of 8192 are where a
 /// run would have gone on. A quarter of so many measured runs have one by chance once in a hundred thousand decisions.
 const SAMPLES: u32 = 32;
@@ -35,11 +39,14 @@ const PART: u32 = 16;
 const MOST_SINGLE: u32 = 4;
 /// One run in so many is measured while pages are read one by one, and one long run in so many. More would keep streams waiting.
 const RARELY: u32 = 4;
-/// The same for long runs where reads take long: a measured one has a miss more.
+/// The same for long runs where reads take long: a measured one has a miss more. Also while pages are read one by one and some runs are long: to
+/// measure one of those takes dozens of misses.
 const MORE_RARELY: u32 = 16;
 /// A page read in vain takes the place of another, which would have saved a third of the cost of reading a page: with random accesses and
 /// memory for a quarter of the pages, a page is found in memory a third as often as it is read.
 const DISPLACED: u64 = 3;
+/// At least one run in so many is long where some are. Fewer may be walks among other accesses.
+const SOME: u32 = 4;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
 /// When so many runs have begun since, or chunks have been read ahead, a miss behind a run is taken for chance.
@@ -67,6 +74,8 @@ pub struct RunLengths {
     went_on: AtomicU32,
     /// Long runs turned out to be walks.
     walked: AtomicBool,
+    /// Of the runs last measured some were long, and a quarter or more were not.
+    some_are_long: AtomicBool,
 }
 
 /// How a run that begins is read.
@@ -103,12 +112,14 @@ impl RunLengths {
             if goes_on == GoesOn::Read(pages) {
                 self.went_on.fetch_add(1, Ordering::Relaxed);
             }
-            return Begun::Read(pages);
+            let before = if let GoesOn::Read(before) = goes_on { before } else { 0 };
+            return Begun::Read(if self.long_runs_end() { before.clamp(pages, MOST_LONG) } else { pages });
         }
         let is_long = pages >= LEAST_LONG;
         let costs = costs();
         let (samples, rarely) = if costs.are_long { (FEW_SAMPLES, MORE_RARELY) } else { (SAMPLES, RARELY) };
         let every = match pages {
+            1 if self.some_are_long.load(Ordering::Relaxed) => MORE_RARELY,
             1 => RARELY,
             _ if is_long => rarely,
             _ => PART * pages as u32,
@@ -142,9 +153,14 @@ impl RunLengths {
         self.more.load(Ordering::Relaxed) as usize + 1
     }
 
-    /// Pages to read at once of a measured run that has come to page [`MOST_RUN`], if the file's runs are long.
+    /// Pages to read at once of a measured run that has come to page [`MOST_RUN`], unless it is a walk.
     pub fn rest_of_long(&self) -> Option<usize> {
-        Some(self.pages() / 2).filter(|pages| *pages >= LEAST_LONG / 2)
+        self.long_runs_end().then(|| (self.pages() / 2).max(LEAST_LONG / 2))
+    }
+
+    /// Whether long runs of the file are known to end, most of them, so that one that goes on is no walk yet.
+    pub fn long_runs_end(&self) -> bool {
+        self.pages() >= LEAST_LONG || self.some_are_long.load(Ordering::Relaxed)
     }
 
     /// Notes that a measured run came to its n-th page.
@@ -174,9 +190,11 @@ impl RunLengths {
         let went_on = self.went_on.swap(0, Ordering::Relaxed);
         let long = reached[MOST_RUN - 2].min(samples);
         let pages = self.pages();
+        let most_are_long = samples - long <= samples / 4;
+        self.some_are_long.store(!most_are_long && long >= samples / SOME, Ordering::Relaxed);
         self.change_to(if pages >= LEAST_LONG {
             self.longer_or_shorter(pages, (long, samples), (went_on, others), costs)
-        } else if samples - long > samples / 4 {
+        } else if !most_are_long {
             self.walked.store(false, Ordering::Relaxed);
             let (pages, used, read) = cheapest(&reached, costs, samples);
             self.note_used(used, read);
@@ -403,6 +421,17 @@ mod tests {
         let runs = Default::default();
         misses(&runs, DISK, 5000, |row| if of(row) < 64 { 128 } else { 64 });
         assert_eq!(runs.0.pages(), 64);
+    }
+
+    /// Headers of one page, and lists: doubled from 1 page on, 128 pages take 9 misses, and one list in 16 is measured.
+    #[test]
+    fn where_some_are_long_few_misses_find_their_ends() {
+        let runs = Default::default();
+        let per_row = misses(&runs, DISK, 5000, |row| if row < 500 || of(row * row) < 128 { 1 } else { 128 });
+        assert_eq!(runs.0.pages(), 1);
+        assert!(per_row < 8.0, "{per_row}");
+        misses(&runs, DISK, 5000, |_| 1);
+        assert!(!runs.0.long_runs_end());
     }
 
     #[test]

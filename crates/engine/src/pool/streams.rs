@@ -20,7 +20,7 @@ const ENTRIES: usize = 8;
 /// When so many chunks have been read ahead since a miss, one near it is not of the same walk: a walk over every 16th page comes by again a
 /// page further on.
 const OLD: usize = 64;
-/// Equal steps in a row that make a stream. Also the pages of a run, read together, behind which a miss makes one.
+/// Equal steps in a row that make a stream.
 pub const ENOUGH: u32 = 2;
 /// The same in a file whose streams were mostly wasted of late.
 pub const ENOUGH_AFTER_WASTE: u32 = 8;

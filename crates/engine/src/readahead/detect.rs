@@ -3,7 +3,7 @@
 use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::pool::ahead::Ahead;
 use crate::pool::reader::{LARGE_PIECE_PAGES, Pages, ReadRequest};
-use crate::pool::runs::{Begun, GoesOn, MOST_RUN};
+use crate::pool::runs::{Begun, GoesOn, MOST_LONG, MOST_RUN};
 use crate::pool::streams::{AGAIN, ENOUGH, ENOUGH_AFTER_WASTE, Expect, FIRST_WINDOW, Stride};
 use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
@@ -71,9 +71,10 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         _ => begun,
     };
     let stride = match (goes_on, begun) {
-        // The run goes on behind the pages that were read at once: it is longer than was thought, or a walk.
+        // The run goes on behind the pages that were read at once: it is longer than was thought, and at last a walk.
         (Some(GoesOn::Read(pages)), Begun::Read(2..)) => {
-            (pages as u32 >= enough).then_some(Stride { step: 1, steps: enough })
+            let is_walk = pages >= if hints.runs().long_runs_end() { MOST_LONG } else { enough as usize };
+            is_walk.then_some(Stride { step: 1, steps: enough })
         }
         _ => pool.cores[core].0.misses.note(here, now),
     };

@@ -262,9 +262,9 @@ pub fn take_back(region: &Region, page: usize) {
 pub fn requeue(region: &Region, page: usize) {
     // A thread that invalidates the page waits for an entry that is about to be pushed.
     let _blocked = Blocked::all();
-    if let Some(protected) = region.word(page).requeue() {
+    if let Some(returns) = region.word(page).requeue() {
         let pool = region.pool();
-        pool.enqueue(pool.here(), region.id(), page, protected);
+        pool.enqueue(pool.here(), region.id(), page, returns);
         pool.waiting().wake_waiters();
     }
 }

@@ -93,7 +93,7 @@ impl PageAccess for PageRef<'_> {
             pool.recount_dirty(core);
         }
         if after.enqueue {
-            pool.enqueue(core, self.region.id(), self.number, after.protected);
+            pool.enqueue(core, self.region.id(), self.number, after.returns);
         }
         if after.wake {
             self.wake();

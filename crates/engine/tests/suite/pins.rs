@@ -202,9 +202,9 @@ fn a_page_counts_so_many_pins_and_no_more() {
     let file = create(&folder.path().join("file"), &pattern(PAGE));
     let cache = cache(32);
     let (one, mut two) = (map(&cache, &file), map_mut(&cache, &file));
-    let pins: Vec<_> = (0..4095).map(|_| one.pin(0, 1).unwrap()).collect();
+    let pins: Vec<_> = (0..2047).map(|_| one.pin(0, 1).unwrap()).collect();
     let error = one.pin(0, 1).unwrap_err();
-    assert!(matches!(error, Error::TooManyPins { most: 4095, offset: 0, .. }), "{error}");
+    assert!(matches!(error, Error::TooManyPins { most: 2047, offset: 0, .. }), "{error}");
     assert!(one.get_at::<u8>(0).is_err() && two.pin_mut(0, 1).is_err());
     assert_eq!(cache.stats().pinned_pages, 1);
     drop(pins);
