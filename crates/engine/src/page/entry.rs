@@ -121,7 +121,8 @@ impl Entry {
     /// The same, which goes back to the end of its queue so many times before its page is evicted: 3 at most.
     #[inline]
     pub fn with_turns(self, turns: u32) -> Self {
-        Entry(self.0 & !Self::TURNS | u64::from(turns.min(3)) * Self::TURN)
+        let turns = u64::from(turns.min(3)) * Self::TURN;
+        Entry(self.0 & !Self::TURNS | turns)
     }
 
     /// The same with one turn less, if it has any left.
