@@ -3,9 +3,9 @@
 //!
 //! The unit of time is the *memory*: as many evictions as the cache has pages. The word of an evicted page keeps a *ghost*: when the page was
 //! evicted, and from which queue. For half a memory the ghost is *young*. A page that misses with a young ghost goes to its core's protected
-//! queue, all others to the probationary one. Both queues are first in, first out, but that a page that has come back soon twice in a row
-//! has a second *turn* in the protected queue when its time comes, and one that has come back more often three. Batches come from the probationary queues while these hold
-//! more than a share of the clean pages of all cores, else from the protected ones.
+//! queue, all others to the probationary one. Both queues are first in, first out, but for this: a page that came back soon twice in a row goes
+//! to the end of the protected queue once more when its time comes, and one that came back more often three times (*turns*). Batches come
+//! from the probationary queues while these hold more than a share of the clean pages of all cores, else from the protected ones.
 //!
 //! The share adapts, as in ARC (Megiddo and Modha, FAST 2003), but from misses alone:
 //!

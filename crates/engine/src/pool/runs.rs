@@ -12,9 +12,9 @@
 //! * Of one long run in a few half as many pages are read. This tells whether it needs all of them; if too few runs do, half as many are read
 //!   of all.
 //!
-//! If a quarter of them or more do, and fewer than three, runs are short or long (a list's header, and the list). Then, and while most are long,
-//! as many pages again are read of a run that goes on behind those that were read: so few misses find its end, and at most half of what is
-//! read is behind it. If it goes on behind 2 MiB it is a walk.
+//! If only some of them do, runs are short or long (a list's header, and the list). Then, and while most are long, as many pages again, 8 at
+//! least, are read of a run that goes on behind those that were read: so few misses find its end, and at most half of what is read is behind
+//! it. If it goes on behind 2 MiB it is a walk.
 
 use crate::pool::read_times::Costs;
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering};
@@ -45,8 +45,10 @@ const MORE_RARELY: u32 = 16;
 /// A page read in vain takes the place of another, which would have saved a third of the cost of reading a page: with random accesses and
 /// memory for a quarter of the pages, a page is found in memory a third as often as it is read.
 const DISPLACED: u64 = 3;
-/// At least one run in so many is long where some are. Fewer may be walks among other accesses.
-const SOME: u32 = 4;
+/// More than one run in so many is long where some are. Fewer may be walks among other accesses.
+const SOME: u32 = 16;
+/// Pages, at least, that are read of a run that goes on where some are long.
+const LEAST_FURTHER: usize = 8;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
 /// When so many runs have begun since, or chunks have been read ahead, a miss behind a run is taken for chance.
@@ -74,7 +76,7 @@ pub struct RunLengths {
     went_on: AtomicU32,
     /// Long runs turned out to be walks.
     walked: AtomicBool,
-    /// Of the runs last measured some were long, and a quarter or more were not.
+    /// Of the runs last measured some were long, and more than a quarter were not.
     some_are_long: AtomicBool,
 }
 
@@ -113,7 +115,11 @@ impl RunLengths {
                 self.went_on.fetch_add(1, Ordering::Relaxed);
             }
             let before = if let GoesOn::Read(before) = goes_on { before } else { 0 };
-            return Begun::Read(if self.long_runs_end() { before.clamp(pages, MOST_LONG) } else { pages });
+            return Begun::Read(if self.long_runs_end() {
+                before.clamp(pages.max(LEAST_FURTHER), MOST_LONG)
+            } else {
+                pages
+            });
         }
         let is_long = pages >= LEAST_LONG;
         let costs = costs();
@@ -191,7 +197,7 @@ impl RunLengths {
         let long = reached[MOST_RUN - 2].min(samples);
         let pages = self.pages();
         let most_are_long = samples - long <= samples / 4;
-        self.some_are_long.store(!most_are_long && long >= samples / SOME, Ordering::Relaxed);
+        self.some_are_long.store(!most_are_long && long > samples / SOME, Ordering::Relaxed);
         self.change_to(if pages >= LEAST_LONG {
             self.longer_or_shorter(pages, (long, samples), (went_on, others), costs)
         } else if !most_are_long {
