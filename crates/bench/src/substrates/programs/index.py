@@ -10,8 +10,6 @@ import program
 
 WIDTH, CENTRES, ANSWERS, QUERIES = 256, 2000, 10, 4
 WORDS, LENGTH, AT_ONCE = 50000, 60, 20000
-
-
 CENTRE = numpy.random.default_rng(0).standard_normal((CENTRES, WIDTH), dtype="f4")
 
 
@@ -36,8 +34,6 @@ class Vectors:
 
 class Faiss(Vectors):
     """An index of faiss, by the text that names its kind."""
-
-    kind = flags = ""
 
     def build(self, vectors):
         import faiss
