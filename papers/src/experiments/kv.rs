@@ -46,7 +46,7 @@ Engines:
   mmap          kernel mmap without advice
   mmap-random   the same with MADV_RANDOM (lmdb: MDB_NORDAHEAD; rocksdb: given to its maps from outside)
   fastmap       this project: own through the library with a cache of all the memory, the others under `fastmap run`
-                with a cache of what they leave of it (--cache auto --risk-stores)
+                with a cache of what they leave of it (--cache SIZE --risk-stores)
 mmap is not among the defaults: it reads around every page that is missing, which at random costs it more than it gains.
 
 Memory, for everything that a run uses, cache and page cache included:
@@ -409,7 +409,8 @@ impl Stage<Kv> for Stores {
         let (Case::Run(order) | Case::Check(order)) = case;
         order.dir = dir.path().to_owned();
         let under = order.store.mapped_files().filter(|_| order.engine == Engine::Fastmap).map(|files| {
-            ["--cache", "auto", "--risk-stores", "--map", files, "--stats"].map(OsString::from).into_iter().chain([stats_in(dir.path()).into()]).collect()
+            let cache = order.capacity.to_string();
+            ["--cache", &cache, "--risk-stores", "--map", files, "--stats"].map(OsString::from).into_iter().chain([stats_in(dir.path()).into()]).collect()
         });
         let memory = self.limits[turn.at.0];
         Ok(Launch { memory, unlimited: memory.is_none(), under, ..Launch::default() })

@@ -122,8 +122,7 @@ impl Pool {
                 freed > 0
             };
             let find = || batch::evict(self, core) || reclaim();
-            let is_quiet = self.ahead().is_some_and(Ahead::is_quiet);
-            (is_quiet && reclaim() || find() || self.something_arrives(false) && find()).then_some(())
+            (self.is_quiet() && reclaim() || find() || self.something_arrives(false) && find()).then_some(())
         })
     }
 
@@ -131,6 +130,11 @@ impl Pool {
     /// waits for one if none has.
     fn something_arrives(&self, waits: bool) -> bool {
         self.ahead().is_some_and(|ahead| ahead.take_notice(self, |_| waits))
+    }
+
+    /// Whether staging memory goes before pages do.
+    fn is_quiet(&self) -> bool {
+        self.ahead().is_some_and(Ahead::is_quiet)
     }
 
     /// Gives up staging memory for free frames, which are the caller's.
@@ -144,7 +148,8 @@ impl Pool {
         let mut spare = frame;
         let mut have = self.free_frames.withdraw(free_frames);
         while have < free_frames {
-            let freed = batch::evict_batch(self, core, &mut spare);
+            let staged = if self.is_quiet() { self.reclaim_staging() } else { 0 };
+            let freed = if staged > 0 { staged } else { batch::evict_batch(self, core, &mut spare) };
             if freed == 0 {
                 break;
             }

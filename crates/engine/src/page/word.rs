@@ -60,7 +60,7 @@ const FAILED: u32 = 1 << 7;
 /// loads the page. The memory of the word is being given back to the kernel; then the word is zero, so the page is Absent.
 const HUGE: u32 = 1 << 8;
 /// How often in a row the page came back soon after it was evicted, 3 for more, in bits 9 and 10. Not zero: its queue is the protected one. In
-/// an absent word: it was. In a Loading word: before this load.
+/// an absent word: it was. In a Loading or Staged word: before this load.
 const RETURN: u32 = 1 << 9;
 const RETURNS: u32 = 0b11 * RETURN;
 /// First bit of the ghost's stamp, in an absent word. A stamp of zero: no ghost.
@@ -313,7 +313,7 @@ impl PageWord {
     /// wait for the page, the caller wakes them; one of them maps it.
     pub fn stage(&self, slot: usize) -> After {
         let staged = STAGED | (slot as u32) << SLOT_SHIFT;
-        let old = self.update(|word| Some(staged | word & QUEUED)).unwrap_or_else(|word| word);
+        let old = self.update(|word| Some(staged | word & (QUEUED | RETURNS))).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, LOADING);
         After { wake: old & WAITERS != 0, ..After::default() }
     }

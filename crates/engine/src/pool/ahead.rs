@@ -19,7 +19,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// When so many batches were evicted for misses since a chunk was staged or touched, staging memory goes before pages do.
+/// When so many batches were evicted since a chunk was staged or touched, staging memory goes before pages do.
 const QUIET: usize = 8;
 
 /// A pool's streams, staged chunks, and the queues of its readers.
@@ -71,7 +71,7 @@ impl Ahead {
     }
 
     /// Whether nothing was staged or touched for a while: then staging memory serves pages better. Asked by a thread that is about to evict
-    /// pages for a miss.
+    /// pages.
     pub fn is_quiet(&self) -> bool {
         self.quiet.fetch_add(1, Ordering::Relaxed) >= QUIET
     }

@@ -343,21 +343,23 @@ impl Pool {
     /// Notes that a page was missed, and what its word remembered; whether it goes to the protected queue.
     #[inline]
     pub fn note_missed(&self, core: usize, ghost: Option<Ghost>) -> bool {
-        let young = ghost.filter(|ghost| self.ghosts.is_young(*ghost));
-        if young.is_some() {
-            self.cores[core].0.counters.ghost_hits.add(1);
-        }
-        self.kept_of_loop(core, ghost.map(|ghost| ghost.stamp), 1).unwrap_or_else(|| {
-            let vote = young.map_or(0, Ghosts::vote);
-            self.cores[core].0.votes.fetch_add(vote, Ordering::Relaxed);
-            young.is_some()
-        })
+        let soon = self.note_came_back(core, ghost);
+        self.kept_of_loop(core, ghost.map(|ghost| ghost.stamp), 1).unwrap_or(soon)
     }
 
-    /// Notes that pages were brought in together before they were missed, and when they were evicted; whether they go to the protected queue.
-    /// Only a loop decides this: a walk brings pages back early too, whether or not they are wanted again.
-    pub fn note_brought(&self, core: usize, gone_since: Option<u32>, pages: usize) -> bool {
-        self.kept_of_loop(core, gone_since, pages).unwrap_or(false)
+    /// Notes what a page's word remembered; whether the page comes back soon, and so goes to the protected queue.
+    #[inline]
+    pub fn note_came_back(&self, core: usize, ghost: Option<Ghost>) -> bool {
+        let Some(young) = ghost.filter(|ghost| self.ghosts.is_young(*ghost)) else { return false };
+        self.cores[core].0.counters.ghost_hits.add(1);
+        self.cores[core].0.votes.fetch_add(Ghosts::vote(young), Ordering::Relaxed);
+        true
+    }
+
+    /// Notes that pages were brought in together before they were missed, and when they were evicted; whether they go to the protected queue,
+    /// if that is for a loop to decide.
+    pub fn note_brought(&self, core: usize, gone_since: Option<u32>, pages: usize) -> Option<bool> {
+        self.kept_of_loop(core, gone_since, pages)
     }
 
     #[inline]

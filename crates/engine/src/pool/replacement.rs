@@ -17,8 +17,9 @@
 //! share at nine tenths this is first in, first out with a small reserve, which suits a hot set that moves. With the share at a 16th it is a
 //! filter that a scan cannot get past.
 //!
-//! `Pool::note_missed` and `Pool::note_brought` choose the queue that a page enters; `evict_batch` chooses the queue that gives a batch. Pages
-//! that a run brings count as missed. A chunk of 2 MiB that was read ahead has one stamp for all of its pages, which only loops use. Pages that
+//! `Pool::note_missed`, `Pool::note_came_back` and `Pool::note_brought` choose the queue that a page enters; `evict_batch` chooses the queue that
+//! gives a batch. Pages that a run brings count as missed, and so do those that a stream brings in its beginning, an eighth of the cache: it may be a
+//! list or a block. Further on it is a walk. A chunk of 2 MiB that was read ahead has one stamp for all of its pages, which only loops use. Pages that
 //! are dropped on advice leave no ghost. A page that was stored to enters its queue once it is written, and a page that may not go when its turn
 //! comes enters again at the end. Of a loop larger than memory a part is kept (`loops.rs`).
 //!

@@ -65,6 +65,8 @@ pub struct Chunk {
     pub count: usize,
     /// The tag of the stream that it was read for (`pool/streams.rs`).
     pub stream: u64,
+    /// A bit for each page, in file order, that came back soon after it was evicted.
+    pub soon: u64,
 }
 
 impl Chunk {
@@ -85,6 +87,7 @@ struct Slot {
     step: AtomicUsize,
     count: AtomicUsize,
     stream: AtomicU64,
+    soon: AtomicU64,
     /// The value of `Ahead::clock` when its chunk was staged.
     staged_at: AtomicUsize,
 }
@@ -200,6 +203,7 @@ impl Staging {
         slot.step.store(chunk.step, Ordering::Relaxed);
         slot.count.store(chunk.count, Ordering::Relaxed);
         slot.stream.store(chunk.stream, Ordering::Relaxed);
+        slot.soon.store(chunk.soon, Ordering::Relaxed);
     }
 
     /// When the chunk of a slot was staged.
@@ -226,6 +230,7 @@ impl Staging {
             step: slot.step.load(Ordering::Relaxed),
             count: slot.count.load(Ordering::Relaxed),
             stream: slot.stream.load(Ordering::Relaxed),
+            soon: slot.soon.load(Ordering::Relaxed),
         }
     }
 

@@ -99,8 +99,8 @@ impl Ahead {
         region.counters_at(pool.here()).brought.add(chunk.count);
         // Only now: as long as a page's word names the slot, the page is part of the slot's chunk.
         self.staging.free(number, false);
-        let protected = pool.note_brought(pool.here(), region.hints().gone_since(chunk.first), chunk.count);
-        pool.enqueue_frame(Entry::of_frame(region.id(), chunk.first), protected);
+        let kept = pool.note_brought(pool.here(), region.hints().gone_since(chunk.first), chunk.count);
+        pool.enqueue_frame(Entry::of_frame(region.id(), chunk.first), kept.unwrap_or(false));
         chunk.count
     }
 
@@ -115,7 +115,11 @@ impl Ahead {
         let kept = region.pool().note_brought(core, region.hints().gone_since(chunk.first), chunk.count);
         // Not into the protected queue where frames are used: pages that stay would keep their neighbours from coming as a frame, in each round
         // of a loop.
-        let protected = if kept && !(chunk.step == 1 && window::has_frames(self, region)) { u64::MAX } else { 0 };
+        let protected = match kept {
+            Some(kept) if kept && !(chunk.step == 1 && window::has_frames(self, region)) => u64::MAX,
+            Some(_) => 0,
+            None => chunk.soon,
+        };
         let mut mapped = 0;
         if chunk.step == 1 {
             let pages = chunk.first..chunk.first + chunk.count;
@@ -123,7 +127,7 @@ impl Ahead {
         } else {
             for (index, one) in chunk.pages().enumerate() {
                 let expects_store = expects_stores || is_store && one == page.number();
-                if install::install_run(region, one..one + 1, at(index), core, expects_store, protected) == 0 {
+                if install::install_run(region, one..one + 1, at(index), core, expects_store, protected >> index) == 0 {
                     break;
                 }
                 mapped += 1;

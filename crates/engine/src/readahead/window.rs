@@ -21,6 +21,9 @@ pub const LEAST_CHUNK: usize = 8;
 const STARVED: usize = 32;
 /// Frames in memory that a stream passes over at a time, at most: 128 MiB.
 const MOST_PASSED: usize = 64;
+/// The part of the cache that a stream comes through, from where it began, before it counts as a walk. Lists and blocks are streams, too, and may be
+/// wanted again.
+const BEGINNING: usize = 8;
 /// Largest window of a stream with a step: more requests at a time are no use to a device.
 const STEP_WINDOW: usize = 256;
 
@@ -201,7 +204,7 @@ impl OnTurn<'_> {
                 return false;
             }
             let read = if is_frame && region.frames().are_allowed() && self.ahead.staging.moves() {
-                let chunk = Chunk { region: region.id(), first, step: 1, count: FRAME_PAGES, stream: tag };
+                let chunk = Chunk { region: region.id(), first, step: 1, count: FRAME_PAGES, stream: tag, soon: 0 };
                 self.read_frame(region, chunk, other)
             } else {
                 None
@@ -320,16 +323,26 @@ impl OnTurn<'_> {
         let step = position.step();
         let page_at =
             |index: usize| page.checked_add_signed(index as isize * step).filter(|page| bounds.contains(page));
-        let count = (0..most)
-            .map_while(page_at)
-            .take_while(|page| claim(region, *page, Some(self.reader.number)).is_some())
-            .count();
+        let (pool, core) = (self.pool, self.pool.here());
+        // Further on it is a walk, which brings pages back whether or not they are wanted again.
+        let begins = position.start.next.abs_diff(page) <= pool.capacity() / BEGINNING;
+        let (mut count, mut soon) = (0, 0);
+        for page in (0..most).map_while(page_at) {
+            let Some(seen) = claim(region, page, Some(self.reader.number)) else { break };
+            let came_back = begins && pool.note_came_back(core, seen.ghost());
+            soon |= u64::from(came_back) << count;
+            count += 1;
+        }
         if count == 0 {
             return Some(0);
         }
+        if step < 0 {
+            soon = soon.reverse_bits() >> (u64::BITS as usize - count);
+        }
         let last = page.checked_add_signed((count - 1) as isize * step).unwrap_or(page);
         let first = page.min(last);
-        let chunk = Chunk { region: region.id(), first, step: step.unsigned_abs(), count, stream: position.start.tag };
+        let chunk =
+            Chunk { region: region.id(), first, step: step.unsigned_abs(), count, stream: position.start.tag, soon };
         let Some(number) = self.take_slot(false, count) else {
             chunk.pages().for_each(|page| unclaim(region, page));
             return None;

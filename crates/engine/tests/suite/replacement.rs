@@ -225,6 +225,35 @@ fn sequence(pages: usize) -> impl FnMut() -> usize + Send {
     }
 }
 
+/// A list that comes back soon after it was evicted is kept, though a stream brings it: it is read backward, as only streams are.
+#[test]
+fn a_list_that_a_stream_brings_is_kept_if_it_comes_back() {
+    const LIST: usize = FRAMES / 16;
+    let Some((_folder, cache, map)) = world() else { return };
+    map.advise_range(Advice::Normal, 0, FRAMES * PAGE).unwrap();
+    let expected = pattern(map.len());
+    let check = |page: usize| assert_eq!(map[page * PAGE + 123], expected[page * PAGE + 123]);
+    let brought = || {
+        let stats = settle(&cache);
+        (stats.misses + stats.ahead_used) as usize
+    };
+    let read = || {
+        let before = brought();
+        (0..LIST).rev().for_each(check);
+        brought() - before
+    };
+    // Others, each once, behind the list.
+    let mut others = sequence(3 * FRAMES);
+    let mut touch = |count: usize| (0..count).for_each(|_| check(FRAMES + others() * 2741 % (3 * FRAMES)));
+    read();
+    touch(FRAMES + FRAMES / 8);
+    let again = read();
+    assert!(again > LIST / 2, "it is not in memory: {again} pages came");
+    touch(FRAMES + FRAMES / 8);
+    let kept = LIST - read().min(LIST);
+    assert!(kept > LIST / 2, "{kept} of {LIST} pages were kept");
+}
+
 #[test]
 fn pages_dropped_on_advice_leave_no_ghosts() {
     let Some((_folder, cache, map)) = world() else { return };
