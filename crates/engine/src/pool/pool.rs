@@ -344,7 +344,7 @@ impl Pool {
     #[inline]
     pub fn note_missed(&self, core: usize, ghost: Option<Ghost>) -> bool {
         let soon = self.note_came_back(core, ghost);
-        self.kept_of_loop(core, ghost.map(|ghost| ghost.stamp), 1).unwrap_or(soon)
+        self.note_brought(core, ghost.map(|ghost| ghost.stamp), 1).unwrap_or(soon)
     }
 
     /// Notes what a page's word remembered; whether the page comes back soon, and so goes to the protected queue.
@@ -356,14 +356,9 @@ impl Pool {
         true
     }
 
-    /// Notes that pages were brought in together before they were missed, and when they were evicted; whether they go to the protected queue,
-    /// if that is for a loop to decide.
-    pub fn note_brought(&self, core: usize, gone_since: Option<u32>, pages: usize) -> Option<bool> {
-        self.kept_of_loop(core, gone_since, pages)
-    }
-
+    /// Notes that pages come in together, and when they were evicted; whether they go to the protected queue, if that is for a loop to decide.
     #[inline]
-    fn kept_of_loop(&self, core: usize, gone_since: Option<u32>, pages: usize) -> Option<bool> {
+    pub fn note_brought(&self, core: usize, gone_since: Option<u32>, pages: usize) -> Option<bool> {
         let here = &self.cores[core].0;
         let away = gone_since.map(|stamp| self.ghosts.away(stamp));
         here.away.note(away, pages);
