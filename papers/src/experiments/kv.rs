@@ -231,8 +231,7 @@ impl Experiment for Kv {
                     let arm = |&engine: &Engine| {
                         let (dir, seconds) = (PathBuf::new(), ctx.seconds);
                         let order = Order { store, engine, dir, records, ops, seconds, threads, capacity };
-                        let has_cache = engine == Engine::Fastmap && store.mapped_files().is_none();
-                        let labels = vec![("capacity_bytes", json!(has_cache.then_some(capacity)))];
+                        let labels = vec![("capacity_bytes", json!((engine == Engine::Fastmap).then_some(capacity)))];
                         Arm { labels, ..Arm::of(engine, Case::Run(order)) }
                     };
                     let labels = vec![
