@@ -88,6 +88,26 @@ def test_it_takes_no_memory_before_it_is_used():
     assert printed(code, env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)}) == "True"
 
 
+def test_a_small_cache_takes_no_huge_page_for_what_it_keeps_beside_its_pages(tmp_path):
+    code = """
+        import sys
+        import fastmap
+        a = fastmap.memmap(sys.argv[1], mode="r+", cache="1MiB")
+        a.sum()
+        for page in range(0, 1 << 15, 37):
+            a[page % 2048 * 4096] += 1
+        huge = 0
+        for line in open("/proc/self/smaps"):
+            field, *values = line.split()
+            if field == "AnonHugePages:":
+                size = int(values[0])
+            elif field == "VmFlags:" and "hg" in values:
+                huge += size
+        print(huge)
+    """
+    assert printed(code, write(tmp_path / "a", noise(8 << 20).tobytes())) == "0"
+
+
 def test_counters_are_those_that_are_documented_and_count(tmp_path):
     cache = fastmap.Cache(SMALLEST)
     stats = cache.stats()

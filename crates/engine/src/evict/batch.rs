@@ -12,16 +12,6 @@ use crate::sys::signal::Blocked;
 use crate::sys::sync::Ordering;
 use std::ops::Range;
 
-/// Evicts a batch from this core's clean queues, or from another core's if its pages are older. True: the caller has a free
-/// frame, and the other frames of the batch are in the core's share. False: there is nothing to evict at this moment. Signals are blocked.
-pub fn evict(pool: &Pool, core: usize) -> bool {
-    let freed = evict_batch(pool, core, &mut None);
-    if freed > 0 {
-        pool.give_free_frames(core, freed - 1);
-    }
-    freed > 0
-}
-
 /// An empty slot, which gets the memory of the first frame that is evicted.
 pub type Spare<'a> = Option<(&'a Staging, SlotNumber)>;
 
@@ -43,8 +33,8 @@ fn oldest(pool: &Pool, core: usize, protected_queue: bool) -> usize {
     oldest.0
 }
 
-/// Evicts a batch. Returns the number of free frames, which are the caller's. If a frame was evicted, its memory may have gone to
-/// the slot `spare`, which then is `None`.
+/// Evicts a batch from this core's clean queues, or from another core's if its pages are older. Returns the number of free frames, which are the
+/// caller's. If a frame was evicted, its memory may have gone to the slot `spare`, which then is `None`.
 ///
 /// Signals are blocked (in the fault handler, or by a guard), since it holds a core's `evicting` lock.
 pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {

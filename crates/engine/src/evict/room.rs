@@ -82,21 +82,7 @@ impl Pool {
         let core = self.here();
         self.make_room(|_| {
             let idle = self.free_frames.withdraw(most);
-            if idle > 0 {
-                return Some(idle);
-            }
-            let find = || match batch::evict_batch(self, core, &mut None) {
-                0 => self.reclaim_staging(),
-                freed => freed,
-            };
-            let freed = match find() {
-                0 if self.something_arrives(false) => find(),
-                freed => freed,
-            };
-            if freed > most {
-                self.give_free_frames(core, freed - most);
-            }
-            (freed > 0).then_some(freed.min(most))
+            if idle > 0 { Some(idle) } else { self.free(core, most) }
         })
     }
 
@@ -114,27 +100,39 @@ impl Pool {
             if self.free_frames.take(core) || self.free_frames.steal(core, core + failures + 1) {
                 return Some(());
             }
-            let reclaim = || {
-                let freed = self.reclaim_staging();
-                if freed > 1 {
-                    self.give_free_frames(core, freed - 1);
-                }
-                freed > 0
-            };
-            let find = || batch::evict(self, core) || reclaim();
-            (self.is_quiet() && reclaim() || find() || self.something_arrives(false) && find()).then_some(())
+            self.free(core, 1).map(drop)
         })
+    }
+
+    /// Frees pages or staging memory for 1 to `most` free frames, which are the caller's; the rest goes into the core's share.
+    fn free(&self, core: usize, most: usize) -> Option<usize> {
+        let free = || match self.free_some(core, &mut None) {
+            0 => self.reclaim_staging(),
+            freed => freed,
+        };
+        let freed = match free() {
+            0 if self.something_arrives(false) => free(),
+            freed => freed,
+        };
+        if freed > most {
+            self.give_free_frames(core, freed - most);
+        }
+        (freed > 0).then_some(freed.min(most))
+    }
+
+    /// Gives up staging memory if nothing is read ahead, else evicts a batch. Returns the free frames that this gives, which are the caller's.
+    fn free_some(&self, core: usize, spare: &mut batch::Spare<'_>) -> usize {
+        let is_quiet = self.ahead().is_some_and(Ahead::is_quiet);
+        match if is_quiet { self.reclaim_staging() } else { 0 } {
+            0 => batch::evict_batch(self, core, spare),
+            freed => freed,
+        }
     }
 
     /// Takes notice of reads ahead that have ended: their pages can be evicted or dropped now. Returns whether any has ended. With `waits`,
     /// waits for one if none has.
     fn something_arrives(&self, waits: bool) -> bool {
         self.ahead().is_some_and(|ahead| ahead.take_notice(self, |_| waits))
-    }
-
-    /// Whether staging memory goes before pages do.
-    fn is_quiet(&self) -> bool {
-        self.ahead().is_some_and(Ahead::is_quiet)
     }
 
     /// Gives up staging memory for free frames, which are the caller's.
@@ -148,8 +146,7 @@ impl Pool {
         let mut spare = frame;
         let mut have = self.free_frames.withdraw(free_frames);
         while have < free_frames {
-            let staged = if self.is_quiet() { self.reclaim_staging() } else { 0 };
-            let freed = if staged > 0 { staged } else { batch::evict_batch(self, core, &mut spare) };
+            let freed = self.free_some(core, &mut spare);
             if freed == 0 {
                 break;
             }

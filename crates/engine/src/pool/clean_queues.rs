@@ -100,8 +100,9 @@ impl CleanQueues {
         let queues = CleanQueues {
             cores: (0..cores).map(|_| Padded(guarded())).collect(),
             chunks: Growing::new(chunks_for(most, cores) * CHUNK)?,
-            births: Zeroed::new(chunks_for(most, cores) * (CHUNK / DATED))?,
-            next: Zeroed::new(chunks_for(most, cores))?,
+            // Without huge pages: a cache that stays small touches the first few KiB.
+            births: Zeroed::sparse(chunks_for(most, cores) * (CHUNK / DATED), 0)?,
+            next: Zeroed::sparse(chunks_for(most, cores), 0)?,
             free: AtomicU64::new(NONE.into()),
             used: AtomicU32::new(0),
             void: AtomicUsize::new(0),

