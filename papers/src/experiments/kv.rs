@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::args::{once_each, one_of, operations, threads};
 use crate::driver::{Ctx, own_directory};
-use crate::experiment::columns::{p99, peak, queue, rate, times_mmap};
+use crate::experiment::columns::{p99, p999, peak, queue, rate, times_mmap};
 use crate::experiment::{
     Arm, Claim, Column, Experiment, Flags, Group, Launch, Over, Paper, Part, Plan, Plot, Row, Stage, TEMPORARY, Trial, Turn,
 };
@@ -164,6 +164,7 @@ impl Experiment for Kv {
         .per(0.01)
         .less(),
         p99(),
+        p999(),
         queue(),
         Column::new("request_bytes", "KiB a request", "KiB a request", |t: &Trial<Outcome>| {
             let device = t.reading.device?;

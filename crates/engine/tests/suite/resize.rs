@@ -157,7 +157,8 @@ fn far_beyond_the_first_capacity() {
     for round in 0..2 {
         (0..100 << 20).step_by(PAGE).for_each(|at| assert_eq!(map[at], 0, "round {round}"));
         let stats = cache.stats();
-        assert!((pages - 512..=pages).contains(&(stats.resident_pages as usize)), "{stats:?}");
+        // Less a batch of evicted pages, and the room that readers have taken.
+        assert!((pages - 1024..=pages).contains(&(stats.resident_pages as usize)), "{stats:?}");
     }
     cache.resize(Cache::MIN_CAPACITY).unwrap();
     assert!(cache.stats().resident_pages <= 16);
