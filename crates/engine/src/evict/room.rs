@@ -123,10 +123,8 @@ impl Pool {
     /// Gives up staging memory if nothing is read ahead, else evicts a batch. Returns the free frames that this gives, which are the caller's.
     fn free_some(&self, core: usize, spare: &mut batch::Spare<'_>) -> usize {
         let is_quiet = self.ahead().is_some_and(Ahead::is_quiet);
-        match if is_quiet { self.reclaim_staging() } else { 0 } {
-            0 => batch::evict_batch(self, core, spare),
-            freed => freed,
-        }
+        let freed = if is_quiet { self.reclaim_staging() } else { 0 };
+        if freed > 0 { freed } else { batch::evict_batch(self, core, spare) }
     }
 
     /// Takes notice of reads ahead that have ended: their pages can be evicted or dropped now. Returns whether any has ended. With `waits`,

@@ -56,10 +56,12 @@ impl Ahead {
     /// Undoes a claim. Threads that found the slot taken sleep on its chunk's pages; they are woken, and look again.
     pub fn put_back(&self, number: SlotNumber) {
         let chunk = self.staging.chunk(number);
+        // Entered before the slot is ready: from then on the chunk may go, its region end, and a smaller one take the region's number.
+        let region = registry::enter(chunk.region);
         self.staging.ready(number);
         // Pairs with the look of a thread that has announced itself, as in `Ahead::publish` (`region/arrivals.rs`).
         fence(Ordering::SeqCst);
-        let Some(region) = registry::enter(chunk.region) else { return };
+        let Some(region) = region else { return };
         for page in chunk.pages().map(|page| region.page(page)).filter(|page| page.word().call_waiters()) {
             page.wake();
         }

@@ -136,7 +136,8 @@ impl RunLengths {
         let measured = self.measured.fetch_add(1, Ordering::Relaxed) + 1;
         let is_ours = || self.measured.compare_exchange(measured, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let long = self.reached[MOST_RUN - 2].load(Ordering::Relaxed);
-        let are_long = pages == 1 && long >= FEW_SAMPLES && measured - long <= measured / 4;
+        // Runs that were begun before a decision may come to their end after it: more of them than were measured since.
+        let are_long = pages == 1 && (FEW_SAMPLES..=measured).contains(&long) && measured - long <= measured / 4;
         if (measured > samples || are_long) && is_ours() {
             self.decide(costs, if are_long { measured } else { samples }, samples * (rarely - 1));
         }
@@ -541,5 +542,12 @@ mod tests {
             }
         }
         assert_eq!(lengths.pages(), 4);
+    }
+
+    #[test]
+    fn runs_that_began_before_a_decision_may_end_after_it() {
+        let lengths = RunLengths::default();
+        (0..2 * FEW_SAMPLES).for_each(|_| lengths.note_reached(MOST_RUN));
+        (0..MORE_RARELY * SAMPLES).for_each(|_| _ = lengths.begin_or_go_on(None, || DISK));
     }
 }
