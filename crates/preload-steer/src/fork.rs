@@ -8,7 +8,7 @@ pub(crate) fn prepare() {
 
 extern "C" fn begin_anew() {
     crate::allocator::begin_anew();
-    crate::REPORT.clear();
+    crate::REPORT.set("");
     crate::prepare();
     crate::mapped::begin_anew();
 }

@@ -91,7 +91,7 @@ static int touch_at_random(volatile uint64_t *at, size_t pages, const char *flag
 
 static void small(void) {
     usleep(300000);
-    CHECK(!watcher(), "a program that maps nothing is watched");
+    CHECK(!watcher(), "a program that is not to be watched is");
 }
 
 static void small_map(char *path) {

@@ -63,7 +63,7 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 pub fn start_here() {
     let own = std::process::id();
     if STARTED.swap(own, Ordering::Relaxed) != own {
-        REPORT.clear();
+        REPORT.set("");
         // Under `fastmap run` the copy of this code in that library steers.
         if observe::has_library(c"libfastmap_steer.so") {
             return;

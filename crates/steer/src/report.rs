@@ -30,13 +30,8 @@ impl Report {
         Report { version: AtomicUsize::new(0), len: AtomicUsize::new(0), text: UnsafeCell::new([0; BYTES]) }
     }
 
-    /// Forgets the line, before there is a watcher.
-    pub fn clear(&self) {
-        self.set("");
-    }
-
-    /// Replaces the line. Only the watcher calls this.
-    pub(crate) fn set(&self, line: &str) {
+    /// Replaces the line. Only the watcher calls this, or who starts it, before.
+    pub fn set(&self, line: &str) {
         let len = (0..=line.len().min(BYTES)).rev().find(|len| line.is_char_boundary(*len)).unwrap_or(0);
         self.version.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::Release);
