@@ -20,9 +20,6 @@ static REPORT: Report = Report::new();
 /// The process whose memory this is.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static OVERRIDES: AtomicBool = AtomicBool::new(false);
-/// The program is built with ThreadSanitizer, which keeps a record of each thread in thread-local storage. The watcher has the main thread's, so its
-/// calls of memcpy(3) and the like would change the main thread's record.
-static HAS_THREAD_SANITIZER: AtomicBool = AtomicBool::new(false);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -31,9 +28,6 @@ static BEGIN: extern "C" fn() = begin;
 /// Runs when the library is loaded, before `main`.
 extern "C" fn begin() {
     OVERRIDES.store(variable(c"FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == c"1"), Ordering::Relaxed);
-    // SAFETY: a C string.
-    let sanitizer = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) };
-    HAS_THREAD_SANITIZER.store(!sanitizer.is_null(), Ordering::Relaxed);
     prepare();
     mapped::prepare();
     at_exit::prepare();
@@ -63,11 +57,27 @@ fn is_own() -> bool {
 
 /// Starts the watcher of this process, if there can be one.
 fn watch() {
-    if HAS_THREAD_SANITIZER.load(Ordering::Relaxed) {
-        REPORT.set("not steered: the program is built with ThreadSanitizer: run a build without it");
+    if has_thread_sanitizer() {
+        REPORT.set("no thread of its own steers it, since it is built with ThreadSanitizer");
     } else {
         thread::start(body);
     }
+}
+
+/// Whether the program has ThreadSanitizer, which keeps a record of each thread in thread-local storage. The watcher has the main thread's, so its
+/// calls of memcpy(3) and the like would change the main thread's record. The dynamic linker looks the symbol up when it loads this library.
+fn has_thread_sanitizer() -> bool {
+    let address: usize;
+    // SAFETY: reads the global offset table, which the dynamic linker has filled.
+    unsafe {
+        std::arch::asm!(
+            ".weak __tsan_init",
+            "mov {}, qword ptr [rip + __tsan_init@GOTPCREL]",
+            out(reg) address,
+            options(nostack, pure, readonly, preserves_flags)
+        );
+    }
+    address != 0
 }
 
 /// Ends a watcher that has panicked. The program goes on without it.

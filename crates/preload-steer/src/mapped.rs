@@ -95,7 +95,8 @@ fn begin(files: usize) {
 
 /// Called in a child of fork(2), which has its parent's mappings but not its watcher.
 pub(crate) fn begin_anew() {
-    if IS_WATCHED.load(Ordering::Relaxed) {
+    // The parent's line is enough.
+    if IS_WATCHED.load(Ordering::Relaxed) && !crate::has_thread_sanitizer() {
         crate::watch();
     }
 }

@@ -91,13 +91,25 @@ static int touch_at_random(volatile uint64_t *at, size_t pages, const char *flag
 
 static void small(void) {
     usleep(300000);
-    CHECK(!watcher(), "a program that is not to be watched is");
+    CHECK(!watcher(), "a program that is not to be watched has a watcher");
 }
 
 static void small_map(char *path) {
     size_t pages;
     map(path, &pages, MAP_SHARED, PROT_READ);
     small();
+}
+
+// A program whose watcher would do harm, and a child of it.
+static void unwatched(char *path) {
+    size_t pages;
+    volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
+    pid_t child = fork();
+    for (double end = now() + 2; now() < end;)
+        for (size_t page = 0; page < pages; page++) touch(at, any() % pages);
+    small();
+    int status;
+    CHECK(!child || (waitpid(child, &status, 0) == child && status == 0), "the child of a program without a watcher");
 }
 
 static void watched(char *path) {
@@ -236,6 +248,7 @@ int main(int count, char **words) {
     if (!strcmp(name, "small")) small();
     else if (!strcmp(name, "watched")) watched(path);
     else if (!strcmp(name, "small_map")) small_map(path);
+    else if (!strcmp(name, "unwatched")) unwatched(path);
     else if (!strcmp(name, "mapped")) mapped(path);
     else if (!strcmp(name, "rights")) rights(path);
     else if (!strcmp(name, "random")) at_random(path, MAP_SHARED, PROT_READ);

@@ -30,7 +30,7 @@ impl Report {
         Report { version: AtomicUsize::new(0), len: AtomicUsize::new(0), text: UnsafeCell::new([0; BYTES]) }
     }
 
-    /// Replaces the line. Only the watcher calls this, or who starts it, before.
+    /// Replaces the line. Only the watcher calls this and, before it starts, the thread that starts it.
     pub fn set(&self, line: &str) {
         let len = (0..=line.len().min(BYTES)).rev().find(|len| line.is_char_boundary(*len)).unwrap_or(0);
         self.version.fetch_add(1, Ordering::AcqRel);

@@ -82,7 +82,7 @@ impl Pool {
         let core = self.here();
         self.make_room(|_| {
             let idle = self.free_frames.withdraw(most);
-            if idle > 0 { Some(idle) } else { self.free(core, most) }
+            if idle > 0 { Some(idle) } else { self.free(core, most, || batch::evict_batch(self, core, &mut None)) }
         })
     }
 
@@ -100,13 +100,13 @@ impl Pool {
             if self.free_frames.take(core) || self.free_frames.steal(core, core + failures + 1) {
                 return Some(());
             }
-            self.free(core, 1).map(drop)
+            self.free(core, 1, || self.free_some(core, &mut None)).map(drop)
         })
     }
 
-    /// Frees pages or staging memory for 1 to `most` free frames, which are the caller's; the rest goes into the core's share.
-    fn free(&self, core: usize, most: usize) -> Option<usize> {
-        let free = || match self.free_some(core, &mut None) {
+    /// Finds 1 to `most` free frames by `first`, else by giving up staging memory; they are the caller's. Those beyond go into the core's share.
+    fn free(&self, core: usize, most: usize, first: impl Fn() -> usize) -> Option<usize> {
+        let free = || match first() {
             0 => self.reclaim_staging(),
             freed => freed,
         };
@@ -120,7 +120,7 @@ impl Pool {
         (freed > 0).then_some(freed.min(most))
     }
 
-    /// Gives up staging memory if nothing is read ahead, else evicts a batch. Returns the free frames that this gives, which are the caller's.
+    /// Evicts a batch; while nothing is read ahead, staging memory goes first. Returns the free frames that this gives, which are the caller's.
     fn free_some(&self, core: usize, spare: &mut batch::Spare<'_>) -> usize {
         let is_quiet = self.ahead().is_some_and(Ahead::is_quiet);
         let freed = if is_quiet { self.reclaim_staging() } else { 0 };

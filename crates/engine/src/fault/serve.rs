@@ -83,6 +83,8 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
                 if let (State::Buffered, Some(deferred)) = (seen.state(), protocol::of(page.region())) {
                     deferred.note_stall();
                 }
+                let pool = page.region().pool();
+                pool.counters_at(pool.here()).waits.add(1);
                 if let Err(error) = protocol::await_read(page) {
                     return Outcome::Failed("reading it", error);
                 }

@@ -30,7 +30,7 @@ impl ReadBuffers {
     /// Buffers for so many cores.
     pub fn new(cores: usize) -> io::Result<Self> {
         let used = (0..cores).map(|_| Padded(AtomicU64::new(0))).collect();
-        // Without huge pages: of the buffers for runs few are ever in use.
+        // Without huge pages: few of the buffers are ever in use, of those for runs above all.
         Ok(ReadBuffers { memory: Zeroed::sparse(cores * BUFFERS, 0)?, used })
     }
 

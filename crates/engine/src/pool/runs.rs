@@ -548,6 +548,10 @@ mod tests {
     fn runs_that_began_before_a_decision_may_end_after_it() {
         let lengths = RunLengths::default();
         (0..2 * FEW_SAMPLES).for_each(|_| lengths.note_reached(MOST_RUN));
-        (0..MORE_RARELY * SAMPLES).for_each(|_| _ = lengths.begin_or_go_on(None, || DISK));
+        let measure = || (0..RARELY).for_each(|_| _ = lengths.begin_or_go_on(None, || DISK));
+        (1..2 * FEW_SAMPLES).for_each(|_| measure());
+        assert_eq!(lengths.pages(), 1, "fewer were measured than came to their end");
+        measure();
+        assert_eq!(lengths.pages(), LEAST_LONG);
     }
 }
