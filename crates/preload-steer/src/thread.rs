@@ -15,7 +15,8 @@ unsafe extern "C" {
     fn __clone(body: Body, stack: *mut c_void, flags: c_int, argument: *mut c_void, ...) -> c_int;
 }
 
-/// The main thread's thread-local storage, which lives as long as the process. No code of this library uses it in the watcher, except a panic on its way out.
+/// The main thread's thread-local storage, which lives as long as the process. No code of this library uses it in the watcher, except a panic on
+/// its way out.
 static STORAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes the calling thread's thread-local storage, which the watcher's thread shares. The caller is the process's first thread.

@@ -100,18 +100,6 @@ static void small_map(char *path) {
     small();
 }
 
-// A program whose watcher would do harm, and a child of it.
-static void unwatched(char *path) {
-    size_t pages;
-    volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
-    pid_t child = fork();
-    for (double end = now() + 2; now() < end;)
-        for (size_t page = 0; page < pages; page++) touch(at, any() % pages);
-    small();
-    int status;
-    CHECK(!child || (waitpid(child, &status, 0) == child && status == 0), "the child of a program without a watcher");
-}
-
 static void watched(char *path) {
     size_t pages;
     errno = 77;
@@ -248,7 +236,6 @@ int main(int count, char **words) {
     if (!strcmp(name, "small")) small();
     else if (!strcmp(name, "watched")) watched(path);
     else if (!strcmp(name, "small_map")) small_map(path);
-    else if (!strcmp(name, "unwatched")) unwatched(path);
     else if (!strcmp(name, "mapped")) mapped(path);
     else if (!strcmp(name, "rights")) rights(path);
     else if (!strcmp(name, "random")) at_random(path, MAP_SHARED, PROT_READ);

@@ -170,7 +170,6 @@ fn programs_with_a_sanitizer_run_as_they_are() {
         let is_watched = kind != "thread";
         let ran = run_program(&program, if is_watched { "mapped" } else { "small_map" }, Some(&group));
         let said = String::from_utf8_lossy(&ran.stderr);
-        // Once: the program has a child.
         let told =
             said.matches("fastmap: no thread of its own steers it, since it is built with ThreadSanitizer\n").count();
         assert_eq!(told, usize::from(!is_watched), "{said}");
