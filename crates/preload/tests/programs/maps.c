@@ -10,9 +10,9 @@ static void unmap_whole(const char *path) {
     CHECK(munmap(at, SIZE) == 0);
     uint8_t byte;
     for (size_t i = 0; i < SIZE; i += PAGE) CHECK(pread(fd, &byte, 1, (off_t)i) == 1 && byte == (uint8_t)(i / PAGE));
-    /* Nothing is there any more, to be had or to be touched. */
+    /* Nothing of it is there any more, to be had or to be touched; a thread of the library may reserve memory in its place. */
     catch_signal(SIGSEGV, 0);
-    CHECK(raised_by_load(at) == SIGSEGV && caught_code == SEGV_MAPERR);
+    CHECK(is_free(at));
     at = map_all(fd);
     CHECK(at[PAGE] == 1 && at[5 * PAGE] == 5);
 }
@@ -24,7 +24,9 @@ static void unmap_part(const char *path) {
     CHECK(munmap(at + 2 * MIB, 3 * MIB) == 0);
     CHECK(at[0] == 77 && at[2 * MIB - PAGE] == 77 && at[5 * MIB] == 77);
     catch_signal(SIGSEGV, 0);
-    CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_store(at + 5 * MIB - 1) == SIGSEGV);
+    /* Too small a gap for what threads reserve, so nothing is there. */
+    CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && caught_code == SEGV_MAPERR);
+    CHECK(raised_by_store(at + 5 * MIB - 1) == SIGSEGV);
     /* Unmapping nothing is no error. */
     CHECK(munmap(at + 2 * MIB, MIB) == 0);
     /* A length is rounded up. */
