@@ -26,7 +26,7 @@ const BUFFERS: usize = 64;
 const FRAMES: usize = 32;
 /// A buffer costs its memory and its chunk's pages; at most a quarter of the capacity goes there.
 const PAGES_PER_BUFFER: usize = 8 * BUFFER_PAGES;
-/// At most a sixteenth of the capacity is frames that are not mapped.
+/// At most a sixteenth of the capacity is frames that are not mapped; an eighth where that would be a single one.
 const PAGES_PER_FRAME: usize = 16 * FRAME_PAGES;
 
 /// The number of a slot, as page words hold it: buffers first, then frames.
@@ -148,11 +148,11 @@ impl Staging {
         (capacity / PAGES_PER_BUFFER).min(BUFFERS)
     }
 
-    /// Frames that a cache of so many pages uses; a single one would be no use.
+    /// Frames that a cache of so many pages uses; a single one would be no use, so a cache with room for one has two.
     pub fn most_frames(capacity: usize) -> usize {
         match capacity / PAGES_PER_FRAME {
-            0 | 1 => 0,
-            frames => frames.min(FRAMES),
+            0 => 0,
+            frames => frames.clamp(2, FRAMES),
         }
     }
 
