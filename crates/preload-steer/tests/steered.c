@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #define PAGE 4096ul
+// Seconds that anything may take where there is much else to do.
+#define LONG 250
 #define CHECK(is_so, ...) do { if (!(is_so)) { fprintf(stderr, __VA_ARGS__); fprintf(stderr, " (line %d)\n", __LINE__); exit(1); } } while (0)
 
 static double now(void) {
@@ -100,6 +102,19 @@ static void small_map(char *path) {
     small();
 }
 
+// Where no thread of its own may steer it, nor its child.
+static void touched(char *path) {
+    size_t pages;
+    volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
+    pid_t child = fork();
+    for (double end = now() + 2; now() < end;)
+        for (int i = 0; i < 20; i++) touch(at, any() % pages);
+    small();
+    if (!child) _exit(0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the child");
+}
+
 static void watched(char *path) {
     size_t pages;
     errno = 77;
@@ -154,11 +169,11 @@ static void rights(char *path) {
 static void at_random(char *path, int kind, int access) {
     size_t pages;
     volatile uint64_t *at = map(path, &pages, kind, access);
-    CHECK(touch_at_random(at, pages, " rr ", 100), "touches at random were not told from others in 100 s");
+    CHECK(touch_at_random(at, pages, " rr ", LONG), "touches at random were not told from others in time");
     // A walk sets in: the kernel is to read ahead again.
     size_t page = 0;
-    for (double end = now() + 100; has_flag(at, " rr ");) {
-        CHECK(now() < end, "a walk was not told from touches at random in 100 s");
+    for (double end = now() + LONG; has_flag(at, " rr ");) {
+        CHECK(now() < end, "a walk was not told from touches at random in time");
         for (int i = 0; i < 2000; i++, page = (page + 1) % pages) touch(at, page);
     }
 }
@@ -177,7 +192,7 @@ static void walk(char *path) {
 static void backward(char *path) {
     size_t pages, count = 0;
     volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
-    double end = now() + 100, enough = 0;
+    double end = now() + LONG, enough = 0;
     while (!enough || now() < enough)
         for (size_t page = pages; page-- > 0;) {
             touch(at, page);
@@ -185,10 +200,10 @@ static void backward(char *path) {
             if (!enough && has_flag(at, " hg ")) enough = now() + 1;
             // What was done is written down a moment later.
             if (enough && now() > enough) break;
-            CHECK(now() < end, "nothing was advised in 100 s");
+            CHECK(now() < end, "nothing was advised in time");
         }
     for (size_t page = 0; has_flag(at, " hg ");) {
-        CHECK(now() < end, "a walk forward was not told from one backward in 100 s");
+        CHECK(now() < end, "a walk forward was not told from one backward in time");
         for (int i = 0; i < 2000; i++, page = (page + 1) % pages) touch(at, page);
     }
 }
@@ -200,8 +215,8 @@ static void loop(char *path) {
     static unsigned char in_memory[1 << 20];
     size_t part = pages * 3 / 4, wanted = part / 3;
     CHECK(!munmap((char *)at + part * PAGE, (pages - part) * PAGE), "munmap");
-    for (double end = now() + 100;;) {
-        CHECK(now() < end, "nothing of a loop was kept in 100 s");
+    for (double end = now() + LONG;;) {
+        CHECK(now() < end, "nothing of a loop was kept in time");
         for (size_t page = 0; page < part; page++) touch(at, page);
         CHECK(!mincore((void *)at, wanted * PAGE, in_memory), "mincore");
         size_t kept = 0;
@@ -215,7 +230,7 @@ static void overridden(char *path) {
     size_t pages, page = 0;
     volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
     CHECK(!madvise((void *)at, pages * PAGE, MADV_RANDOM), "madvise");
-    for (double end = now() + 100; has_flag(at, " rr ");) {
+    for (double end = now() + LONG; has_flag(at, " rr ");) {
         CHECK(now() < end, "wrong advice stays");
         for (int i = 0; i < 2000; i++, page = (page + 1) % pages) touch(at, page);
     }
@@ -237,6 +252,7 @@ int main(int count, char **words) {
     else if (!strcmp(name, "watched")) watched(path);
     else if (!strcmp(name, "small_map")) small_map(path);
     else if (!strcmp(name, "mapped")) mapped(path);
+    else if (!strcmp(name, "touched")) touched(path);
     else if (!strcmp(name, "rights")) rights(path);
     else if (!strcmp(name, "random")) at_random(path, MAP_SHARED, PROT_READ);
     else if (!strcmp(name, "private")) at_random(path, MAP_PRIVATE, PROT_READ | PROT_WRITE);

@@ -75,7 +75,7 @@ fn run(case: &str, group: Option<&Group>) -> Output {
 fn run_program(program: &Path, case: &str, group: Option<&Group>) -> Output {
     let file = file();
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "300", "sh", "-c"]);
+    command.args(["-s", "KILL", "600", "sh", "-c"]);
     command.arg("[ -z \"$GROUP\" ] || echo $$ >\"$GROUP/cgroup.procs\" || exit 99; export LD_PRELOAD=\"$1\"; shift; exec \"$@\"");
     command.arg("sh").arg(library()).arg(program).arg(case).arg(file.path());
     command.env("GROUP", group.map_or(Path::new(""), |group| &group.0)).env("FASTMAP_LOG", "steer");
@@ -168,7 +168,7 @@ fn programs_with_a_sanitizer_run_as_they_are() {
         };
         // ThreadSanitizer and the watcher would share what is the main thread's.
         let is_watched = kind != "thread";
-        let ran = run_program(&program, if is_watched { "mapped" } else { "small_map" }, Some(&group));
+        let ran = run_program(&program, if is_watched { "mapped" } else { "touched" }, Some(&group));
         let said = String::from_utf8_lossy(&ran.stderr);
         let told =
             said.matches("fastmap: no thread of its own steers it, since it is built with ThreadSanitizer\n").count();
