@@ -167,7 +167,6 @@ pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     if let Some(under) = ctx.made.as_ref().and_then(|made| made.under.clone()) {
         report.machine.device = under;
     }
-    touch_memory(&plan.limit, plan.bytes)?;
     let rows = measure(&mut plan, ctx.repeat, |rows, (done, all)| {
         let Some(json) = &mut json else { return Ok(()) };
         report.verified = E::VERIFIED.to_owned();
@@ -205,7 +204,7 @@ pub fn measure<E: Experiment>(
     repeat: u32,
     mut keep: impl FnMut(&[Row<E::Outcome>], (u64, u64)) -> Result<(), Failure>,
 ) -> Result<Vec<Row<E::Outcome>>, Failure> {
-    let Plan { groups, stage, limit, until_steady, .. } = plan;
+    let Plan { groups, stage, limit, until_steady, bytes, .. } = plan;
     let until_steady = *until_steady;
     let times = |group: &Group<E::Case>| group.repeat.unwrap_or(repeat);
     let runs: u64 = groups.iter().map(|group| group.arms.len() as u64 * u64::from(times(group))).sum();
@@ -231,6 +230,7 @@ pub fn measure<E: Experiment>(
                 if !launch.skip {
                     let memory =
                         limit.bytes().filter(|_| !launch.unlimited).map(|bytes| launch.memory.unwrap_or(bytes));
+                    touch_memory(memory.unwrap_or(*bytes + *bytes / 8))?;
                     let made = limit.attempt::<E>(&arm.name, &case, memory, launch.under.as_deref(), launch.within)?;
                     if let Some(undo) = launch.undo {
                         undo.keep();
@@ -385,14 +385,16 @@ fn in_mib(bytes: u64) -> String {
     }
 }
 
-/// Touches as much memory as the runs will use, once. On a virtual machine the first touch of guest memory can take longer than a page
-/// fault, since the host must provide the memory. The first run would pay for that. If less memory is available, less is touched.
-fn touch_memory(limit: &Limit, bytes: u64) -> Result<(), Failure> {
-    let wanted = limit.bytes().unwrap_or(bytes / 4).min(bytes.max(PAGE as u64));
+/// Touches as much memory as a run will use. On a virtual machine the first touch of guest memory takes up to 25 times as long as a page
+/// fault, since the host must provide the memory, and some hosts take back what lies free in pieces of 2 MiB for a second. The run would
+/// pay for that, by which memory it happens to get. If less memory is available, less is touched.
+fn touch_memory(wanted: u64) -> Result<(), Failure> {
     let bytes = wanted.min(machine::meminfo("MemAvailable") / 2).min(cgroup::own_limit() / 2) as usize;
     let Ok(mut memory) = memmap2::MmapMut::map_anon(bytes.max(1)) else {
         return Ok(());
     };
+    // Small pages would come from what each processor keeps of those, which no huge page is made of. Without huge pages, small ones will do.
+    _ = memory.advise(memmap2::Advice::HugePage);
     for chunk in memory.chunks_mut(64 << 20) {
         chunk.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
         interrupt::check()?;
