@@ -123,9 +123,11 @@ static inline int raised_by_load(const volatile uint8_t *at) {
     return caught_signal;
 }
 
-/* Whether nothing is mapped where the program has unmapped. */
-static inline int is_free(const volatile uint8_t *at) {
-    return raised_by_load(at) == SIGSEGV;
+/* Whether a byte that the program has unmapped is gone: nothing is there, or what a thread of the library has put in its place. */
+static inline int is_gone(const volatile uint8_t *at, uint8_t byte) {
+    volatile int found = -1;
+    if (!sigsetjmp(escape, 1)) found = *at;
+    return found != byte;
 }
 
 static inline int raised_by_store(volatile uint8_t *at) {

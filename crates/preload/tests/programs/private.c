@@ -185,7 +185,7 @@ static void parts_go(const char *path) {
     catch_signal(SIGSEGV, 0);
     uint8_t *at = fresh(path);
     CHECK(munmap(at + 2 * MIB, MIB) == 0);
-    CHECK(is_free(at + 2 * MIB) && is_free(at + 3 * MIB - 1));
+    CHECK(is_gone(at + 2 * MIB, pattern(2 * MIB)) && is_gone(at + 3 * MIB - 1, pattern(3 * MIB - 1)));
     /* What was between is anybody's by now. */
     expect(at, 0, 2 * MIB);
     expect(at + 3 * MIB, 3 * MIB, SIZE - 3 * MIB);
@@ -205,7 +205,7 @@ static void parts_go(const char *path) {
     /* Of another length, at another place, and twice: which only shared ones can be. */
     at = fresh(path);
     CHECK(mremap(at, SIZE, SIZE - MIB, 0) == at);
-    CHECK(is_free(at + SIZE - MIB));
+    CHECK(is_gone(at + SIZE - MIB, pattern(SIZE - MIB)));
     at = mremap(at, SIZE - MIB, SIZE, MREMAP_MAYMOVE);
     CHECK(at != MAP_FAILED);
     expect(at, 0, SIZE);
