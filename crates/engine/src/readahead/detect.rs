@@ -64,8 +64,9 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let costs = || hints.read_times().costs();
     let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs).at_most(most) } else { Begun::Read(1) };
     let begun = match (goes_on, begun) {
-        (None | Some(GoesOn::Read(2..)), Begun::Read(1)) if has_runs && !is_store && hints.read_times().are_long() => {
-            let is_lone = goes_on.is_some() || !pool.cores[core].0.misses.has_near(here, now, NEAR);
+        // Behind neighbours of another miss a page is read alone: a walk by half as many pages leads there, too.
+        (None, Begun::Read(1)) if has_runs && !is_store && hints.read_times().are_long() => {
+            let is_lone = !pool.cores[core].0.misses.has_near(here, now, NEAR);
             Begun::Read(if is_lone { for_nothing(region, page).min(most) } else { 1 })
         }
         _ => begun,

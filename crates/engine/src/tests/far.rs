@@ -129,6 +129,24 @@ fn while_memory_is_free_a_miss_far_away_brings_neighbours() {
     assert!(misses > 300 && evicted < 2 * misses, "{few:?}, {full:?}, then {more:?}");
 }
 
+/// Though a step of it may lead just behind the neighbours that a miss brought.
+#[test]
+fn of_a_walk_by_steps_only_the_first_miss_brings_neighbours() {
+    for step in [8, 16, 32] {
+        const TOUCHES: usize = 60;
+        let file = cold(&vec![7; PAGES * PAGE]);
+        let cache = Cache::new(2048 * PAGE).unwrap();
+        let Some(map) = map(&cache, file.as_file()) else { return };
+        for page in (100..).step_by(step).take(TOUCHES) {
+            say_that_reads_take_long(map.as_ptr());
+            assert_eq!(map[page * PAGE], 7);
+        }
+        let stats = cache.stats();
+        let read = stats.misses + stats.run_pages + stats.ahead_pages;
+        assert!((read as usize) < TOUCHES * step / 2, "steps of {step}: {stats:?}");
+    }
+}
+
 #[test]
 fn what_threads_read_is_what_the_file_has() {
     for (round, capacity) in [64, 128, 700, 2000, 4096].into_iter().enumerate() {
