@@ -137,6 +137,8 @@ fn of_a_walk_by_steps_only_the_first_miss_brings_neighbours() {
         let file = cold(&vec![7; PAGES * PAGE]);
         let cache = Cache::new(2048 * PAGE).unwrap();
         let Some(map) = map(&cache, file.as_file()) else { return };
+        // No more is read ahead than is told from all that lies between.
+        map.set_readahead(32 * PAGE).unwrap();
         for page in (100..).step_by(step).take(TOUCHES) {
             say_that_reads_take_long(map.as_ptr());
             assert_eq!(map[page * PAGE], 7);

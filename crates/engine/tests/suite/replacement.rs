@@ -137,12 +137,17 @@ fn another_loop_is_kept_after_it() {
 #[test]
 fn a_loop_is_over_when_it_is() {
     let Some((_folder, cache, map)) = world() else { return };
-    // What a thread that moves leaves in the other processor's queues costs it one to ten of a hundred hits for a while. One in a hundred are lost if a loop never ends.
-    assert!(run_on(0));
-    let looped = hits(&cache, &map, 10 * FRAMES, sequence(2 * FRAMES));
-    let mut random = Random::new(seed(5));
-    let fits = hits(&cache, &map, 4 * FRAMES, || 3 * FRAMES + random.below(FRAMES * 3 / 4));
-    assert!(looped > 30.0 && fits > 98.0, "{looped}, then {fits}");
+    let on_one_processor = || {
+        // What a thread that moves leaves in the other processor's queues costs it one to ten of a hundred hits for a while.
+        assert!(run_on(0));
+        let looped = hits(&cache, &map, 10 * FRAMES, sequence(2 * FRAMES));
+        let mut random = Random::new(5);
+        let fits = hits(&cache, &map, 4 * FRAMES, || 3 * FRAMES + random.below(FRAMES * 3 / 4));
+        // 98.8, the same each time; 97.5 if a loop never ends.
+        assert!(looped > 30.0 && fits > 98.0, "{looped}, then {fits}");
+    };
+    // A thread of its own: another test may run in this one.
+    std::thread::scope(|scope| scope.spawn(on_one_processor).join()).unwrap();
 }
 
 /// The walk's frames of 2 MiB and its buffers too.
