@@ -83,8 +83,7 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
                 if let (State::Buffered, Some(deferred)) = (seen.state(), protocol::of(page.region())) {
                     deferred.note_stall();
                 }
-                let pool = page.region().pool();
-                pool.counters_at(pool.here()).waits.add(1);
+                count_wait(page);
                 if let Err(error) = protocol::await_read(page) {
                     return Outcome::Failed("reading it", error);
                 }
@@ -105,10 +104,14 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
 
 /// Sleeps until the thread that is at work on a page is done. `seen`: the word that showed this.
 fn wait(page: PageRef<'_>, seen: Seen) {
-    let pool = page.region().pool();
-    pool.counters_at(pool.here()).waits.add(1);
-    match (seen.reader(), pool.ahead()) {
+    count_wait(page);
+    match (seen.reader(), page.region().pool().ahead()) {
         (Some(reader), Some(ahead)) => ahead.await_claimed(page, reader),
         _ => page.wait(seen),
     }
+}
+
+fn count_wait(page: PageRef<'_>) {
+    let pool = page.region().pool();
+    pool.counters_at(pool.here()).waits.add(1);
 }

@@ -138,7 +138,7 @@ fn another_loop_is_kept_after_it() {
 fn a_loop_is_over_when_it_is() {
     let Some((_folder, cache, map)) = world() else { return };
     let on_one_processor = || {
-        // What a thread that moves leaves in the other processor's queues costs it one to ten of a hundred hits for a while.
+        // A thread that moves leaves pages in the other processor's queues, and loses one to ten of a hundred hits for a while.
         assert!(run_on(0));
         let looped = hits(&cache, &map, 10 * FRAMES, sequence(2 * FRAMES));
         let mut random = Random::new(5);
