@@ -20,10 +20,9 @@ impl<H: Hand> Watcher<'_, H> {
         }
         let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
         let touched: u64 = looks.map(|runs| windows(runs)).sum();
-        let Waited { faults, slept, .. } = self.waits.waited();
-        // A program that copies what it loads also faults on new memory, which waits for nothing. So at most one fault for each window
-        // counts.
-        let is_slow = faults > 0 && slept > SLOW * u32::try_from(faults.min(touched)).unwrap_or(u32::MAX).max(1);
+        // By windows, not by faults: a program that copies what it loads also faults on new memory, which waits for nothing, and a fault
+        // on a large folio maps more than a window.
+        let is_slow = self.waits.waited().slept > SLOW * u32::try_from(touched).unwrap_or(u32::MAX).max(1);
         let loaded = |one: &Held| one.load.as_ref().map_or(0, Load::needs);
         for (index, second) in second.iter().enumerate() {
             let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());

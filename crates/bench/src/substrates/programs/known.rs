@@ -24,8 +24,8 @@ pub enum From {
     C(&'static str, &'static [&'static str]),
     /// The name of a file of Python, its text, and the modules that it needs, with commas.
     Python(&'static str, &'static str, &'static str),
-    /// A source text in Java.
-    Java(&'static str),
+    /// The name of a class in Java, and its source text. Other classes that it needs are found by CLASSPATH.
+    Java(&'static str, &'static str),
     /// The command of ripgrep.
     Ripgrep,
     /// The command of fio.
@@ -120,7 +120,7 @@ pub const ALL: &[Program] = &[
         .of("gcc and libkyotocabinet-dev"),
     program("memcached", "memcached --memory-file, gets at random", 24, &[From::C(include_str!("memcached.c"), &[])])
         .of("gcc and memcached"),
-    program("java", "Java's mapped buffers, rows at random", 48, &[From::Java(include_str!("Rows.java"))])
+    program("java", "Java's mapped buffers, rows at random", 48, &[From::Java("Rows", include_str!("Rows.java"))])
         .of("a JDK (default-jdk-headless)"),
     program("llama", "llama.cpp, a dense model", 44, &[From::Python("llama", include_str!("llama.py"), LLAMA)])
         .of("llama-cpp-python and gguf, from PyPI")
@@ -138,6 +138,8 @@ pub const ALL: &[Program] = &[
     index!("usearch", "usearch, a graph (HNSW)", "usearch_graph", "usearch", "usearch"),
     index!("annoy", "Annoy, trees", "annoy_trees", "annoy", "annoy"),
     index!("tantivy", "tantivy, two words", "tantivy_words", "tantivy", "tantivy"),
+    program("lucene", "Lucene, two words", 48, &[From::Java("Lucene", include_str!("Lucene.java"))])
+        .of("a JDK, and in CLASSPATH the jar lucene-core (9.12 for Java 17), from Maven Central"),
     program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
 ];
 

@@ -147,7 +147,7 @@ impl Workshop {
     }
 
     fn from(&self, name: &str, from: &From) -> std::result::Result<Tool, String> {
-        let write = |file: &str, text| fs::write(self.dir.join(file), text).map_err(|e| format!("{file}: {e}"));
+        let write = |file: &str, text: &str| fs::write(self.dir.join(file), text).map_err(|e| format!("{file}: {e}"));
         match from {
             From::C(text, flags) => {
                 let (source, command) = (format!("{name}.c"), self.dir.join(name));
@@ -164,14 +164,20 @@ impl Workshop {
                 write(&format!("{file}.py"), text)?;
                 Ok(Tool::Ours(vec![python, self.dir.join(format!("{file}.py"))]))
             }
-            From::Java(text) => {
-                write("Rows.java", text)?;
+            From::Java(class, text) => {
+                let source = format!("{class}.java");
+                write("Program.java", include_str!("Program.java"))?;
+                write(&source, text)?;
+                let given = std::env::var_os("CLASSPATH").unwrap_or_default();
+                let places = [self.dir.clone()].into_iter().chain(std::env::split_paths(&given));
+                let places = std::env::join_paths(places).map_err(|e| format!("CLASSPATH: {e}"))?;
                 let mut javac = Command::new("javac");
-                javac.arg("-d").arg(&self.dir).arg(self.dir.join("Rows.java"));
+                javac.arg("-cp").arg(&places).arg("-d").arg(&self.dir);
+                javac.args(["Program.java", &source].map(|file| self.dir.join(file)));
                 wait_for(&mut javac, || true).map_err(|why| format!("javac: {why}"))?;
                 let flags = ["-Xmx32m", "-XX:+UseSerialGC", "-cp"].map(PathBuf::from);
                 let java = [in_path("java")?].into_iter().chain(flags);
-                Ok(Tool::Ours(java.chain([self.dir.clone(), "Rows".into()]).collect()))
+                Ok(Tool::Ours(java.chain([places.into(), class.into()]).collect()))
             }
             From::Ripgrep => in_path("rg").map(Tool::Ripgrep),
             From::Fio => in_path("fio").map(Tool::Fio),
