@@ -374,7 +374,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
 
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
         let at = now();
-        self.find_loads(&second, at);
+        self.find_loads(&second, cost, at);
         let mut shapes: Vec<(Shape, u64, Pieces)> = Vec::with_capacity(second.len());
         let mut extent = 0;
         for (one, second) in self.held.iter_mut().zip(second) {

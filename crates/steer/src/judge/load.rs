@@ -29,7 +29,7 @@ enum What {
 /// Pages that a reader brings at a time: 256 KiB.
 pub const PIECE: u64 = 64;
 /// Storage is slow for a program that waits longer than this for each window that it touches.
-pub const SLOW: Duration = Duration::from_micros(100);
+pub const SLOW: Duration = Duration::from_micros(130);
 /// A load that has not gone on for so long has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A walk that has not gone on for so long has ended.

@@ -5,8 +5,8 @@ use super::held::{Held, add, merge};
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Load, PIECE, Run, SLOW, is_dense, may_load, shape, window, windows};
-use crate::observe::Waited;
+use crate::judge::{Load, PIECE, Run, SLOW, WINDOW, is_dense, may_load, shape, window, windows};
+use crate::observe::Spent;
 use std::time::Duration;
 
 /// How often loads are looked at.
@@ -14,15 +14,16 @@ pub const LOADS: Duration = Duration::from_millis(10);
 
 impl<H: Hand> Watcher<'_, H> {
     /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
-    pub(super) fn find_loads(&mut self, second: &[Vec<Run>], at: Duration) {
+    pub(super) fn find_loads(&mut self, second: &[Vec<Run>], cost: &Spent, at: Duration) {
         if self.hand.readers().is_none() {
             return;
         }
         let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
         let touched: u64 = looks.map(|runs| windows(runs)).sum();
         // By windows, not by faults: a program that copies what it loads also faults on new memory, which waits for nothing, and a fault
-        // on a large folio maps more than a window.
-        let is_slow = self.waits.waited().slept > SLOW * u32::try_from(touched).unwrap_or(u32::MAX).max(1);
+        // on a large folio maps more than a window. What was touched and is gone again no look has shown, but it was read.
+        let came = touched.max(cost.read_bytes / (WINDOW * PAGE));
+        let is_slow = self.waits.waited().slept > SLOW * u32::try_from(came).unwrap_or(u32::MAX).max(1);
         let loaded = |one: &Held| one.load.as_ref().map_or(0, Load::needs);
         for (index, second) in second.iter().enumerate() {
             let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
