@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Pages a faulting thread writes before it looks for a clean page again.
-const RECLAIM_PAGES: usize = 512;
+const RECLAIM_PAGES: usize = 32;
 
 /// The result of a look for dirty pages to write.
 #[derive(Debug)]
