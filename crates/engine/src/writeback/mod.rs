@@ -16,7 +16,7 @@
 //!     from front to back.
 //!   * They carry out large flushes.
 //!   * Every 200 ms they try again to write what could not be written.
-//! * *A fault* that finds neither a free frame nor a clean page writes 512 pages, in blocks that no other thread is
+//! * *A fault* that finds neither a free frame nor a clean page writes 32 pages, in blocks that no other thread is
 //!   writing (direct reclaim).
 //! * *A flush*: the calling thread writes up to 256 dirty pages. More are a request to the writers, one part each.
 //!   `MapMut::flush_async` always is such a request. Locks are waited for in ascending order, or only tried.
