@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fastmap_steer::judge::{SLOW, may_load};
+use fastmap_steer::judge::may_load;
 
 use super::pattern::Pattern;
 
@@ -33,6 +33,8 @@ const FAULTS: f64 = 30.0;
 const READ: f64 = 8e6;
 /// From this many bytes read for each byte touched on, reading around is in vain.
 const DEAR: f64 = 4.0;
+/// A fault that waits so long is one of slow storage.
+const SLOW: Duration = Duration::from_micros(300);
 
 impl Facts {
     /// Whether more is mapped than fits into memory.
@@ -41,7 +43,7 @@ impl Facts {
     }
 
     /// Whether faults wait as long as they do for slow storage.
-    fn is_slow(&self) -> bool {
+    pub fn is_slow(&self) -> bool {
         self.is_blocked && self.wait.is_some_and(|wait| wait >= SLOW)
     }
 

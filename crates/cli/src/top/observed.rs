@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use fastmap_steer::judge::{Run, SLOW};
+use fastmap_steer::judge::Run;
 use fastmap_steer::observe::{Effort, Mapping, Mappings, Memory, Pages, Process, Seen, Spent, Waits};
 
 use super::advice::Facts;
@@ -258,7 +258,7 @@ impl Observed {
 
     fn is_slow(&self) -> bool {
         let facts = self.facts();
-        facts.fits() && facts.is_blocked && facts.wait.is_some_and(|wait| wait >= SLOW)
+        facts.fits() && facts.is_slow()
     }
 
     /// Whether the process was not looked at yet.

@@ -2,6 +2,7 @@
 //! forward comes to next.
 
 use super::{Run, WINDOW};
+use crate::PAGE;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -28,8 +29,8 @@ enum What {
 
 /// Pages that a reader brings at a time: 256 KiB.
 pub const PIECE: u64 = 64;
-/// Storage is slow for a program that waits longer than this for each window that it touches.
-pub const SLOW: Duration = Duration::from_micros(130);
+/// Storage is slow for a program that waits longer than this for each window.
+const SLOW: Duration = Duration::from_micros(130);
 /// A load that has not gone on for so long has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A walk that has not gone on for so long has ended.
@@ -162,6 +163,14 @@ pub fn window(room: u64) -> u64 {
     (room / 8).min(8192)
 }
 
+/// Whether storage is slow for a program whose threads slept so long in `faults` faults, which touched so many windows and read so many
+/// bytes. By windows, not by faults: a program that copies what it loads also faults on new memory, which waits for nothing, and a fault on a
+/// large folio maps two. What was touched and is gone again no look has shown, but it was read; what read(2) reads is no fault's.
+pub fn is_slow(slept: Duration, faults: u64, touched: u64, read: u64) -> bool {
+    let windows = touched.max((read / (WINDOW * PAGE)).min(2 * faults));
+    slept > SLOW * u32::try_from(windows).unwrap_or(u32::MAX).max(1)
+}
+
 /// Whether touches are dense: at least seven tenths of the pages lie in rows of 48 or more, longer than what the kernel maps for one
 /// touch. `None` if there are too few.
 pub fn is_dense(runs: &[Run]) -> Option<bool> {
@@ -270,6 +279,20 @@ mod tests {
         assert!(load.follow(&[Run { at: 0, len: 40 }], at(4)));
         assert_eq!(next(&mut load)[0], 40);
         assert!(load.follow(&[], at(400)) && !load.follow(&[], at(600)));
+    }
+
+    #[test]
+    fn storage_is_slow_by_what_a_window_waits_for_it() {
+        let after = |slept: u64, faults, touched, read: u64| is_slow(at(slept), faults, touched, read << 20);
+        // FUSE, half a millisecond a request: a fault maps a window, and no bytes are counted.
+        assert!(after(82, 552, 552, 0));
+        // The same, copied into new memory.
+        assert!(after(82, 5520, 552, 0));
+        // A disk: a fault maps two windows. Most of what was touched between long looks is gone again.
+        assert!(!after(80, 1028, 2052, 128) && !after(437, 2356, 2526, 294) && !after(697, 3732, 1066, 466));
+        // 2 ms a request, and read(2) of another file beside it.
+        assert!(after(552, 552, 552, 1000));
+        assert!(!after(0, 0, 0, 0));
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod shape;
 mod stream;
 
 pub use case::{Advice, Case, Look};
-pub use load::{Depth, Load, PIECE, SLOW, is_dense, may_load, window};
+pub use load::{Depth, Load, PIECE, is_dense, is_slow, may_load, window};
 pub use round::Round;
 pub use shape::{Front, Pieces, Shape, pieces, shape, windows};
 pub use stream::{Stream, WIDE};

@@ -5,8 +5,8 @@ use super::held::{Held, add, merge};
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Load, PIECE, Run, SLOW, WINDOW, is_dense, may_load, shape, window, windows};
-use crate::observe::Spent;
+use crate::judge::{Load, PIECE, Run, is_dense, is_slow, may_load, shape, window, windows};
+use crate::observe::{Spent, Waited};
 use std::time::Duration;
 
 /// How often loads are looked at.
@@ -20,10 +20,8 @@ impl<H: Hand> Watcher<'_, H> {
         }
         let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
         let touched: u64 = looks.map(|runs| windows(runs)).sum();
-        // By windows, not by faults: a program that copies what it loads also faults on new memory, which waits for nothing, and a fault
-        // on a large folio maps more than a window. What was touched and is gone again no look has shown, but it was read.
-        let came = touched.max(cost.read_bytes / (WINDOW * PAGE));
-        let is_slow = self.waits.waited().slept > SLOW * u32::try_from(came).unwrap_or(u32::MAX).max(1);
+        let Waited { faults, slept, .. } = self.waits.waited();
+        let is_slow = is_slow(slept, faults, touched, cost.read_bytes);
         let loaded = |one: &Held| one.load.as_ref().map_or(0, Load::needs);
         for (index, second) in second.iter().enumerate() {
             let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());

@@ -1,5 +1,5 @@
-// Lucene, which maps the files of its index. Documents have words by Zipf's law. A query asks for two words, and the best documents that have
-// both are read. No query is asked twice.
+// Lucene, which maps the files of its index. Documents and queries have words by Zipf's law. A query asks for two words, and the best documents
+// that have both are read.
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.SplittableRandom;

@@ -1,4 +1,4 @@
-// The common part of all programs in Java. Their commands and output are those of program.h.
+// The common part of all programs in Java. Their commands and output are those of program.h, but for its lines on the way.
 abstract class Program {
     private final StringBuilder sums = new StringBuilder();
     private long done;

@@ -169,7 +169,8 @@ impl Workshop {
                 write("Program.java", include_str!("Program.java"))?;
                 write(&source, text)?;
                 let given = std::env::var_os("CLASSPATH").unwrap_or_default();
-                let places = [self.dir.clone()].into_iter().chain(std::env::split_paths(&given));
+                let given = std::env::split_paths(&given).filter(|place| !place.as_os_str().is_empty());
+                let places = [self.dir.clone()].into_iter().chain(given);
                 let places = std::env::join_paths(places).map_err(|e| format!("CLASSPATH: {e}"))?;
                 let mut javac = Command::new("javac");
                 javac.arg("-cp").arg(&places).arg("-d").arg(&self.dir);
