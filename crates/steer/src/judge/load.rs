@@ -165,7 +165,8 @@ pub fn window(room: u64) -> u64 {
 
 /// Whether storage is slow for a program whose threads slept so long in `faults` faults, which touched so many windows and read so many
 /// bytes. By windows, not by faults: a program that copies what it loads also faults on new memory, which waits for nothing, and a fault on a
-/// large folio maps two. What was touched and is gone again no look has shown, but it was read; what read(2) reads is no fault's.
+/// large folio maps two. No look has shown what was touched and is gone again, but it was read. At most two windows for each fault count so,
+/// since read(2) reads, too.
 pub fn is_slow(slept: Duration, faults: u64, touched: u64, read: u64) -> bool {
     let windows = touched.max((read / (WINDOW * PAGE)).min(2 * faults));
     slept > SLOW * u32::try_from(windows).unwrap_or(u32::MAX).max(1)
