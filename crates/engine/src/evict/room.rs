@@ -11,6 +11,11 @@ use crate::writeback::{flush, sweep};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+/// Pages that a faulting thread writes before it looks for a clean page again: with more, the thread waits for writes that it does not need.
+const WRITES_OF_A_FAULT: usize = 32;
+/// The most pages that a smaller capacity writes before it looks again: each time it waits for the last of them.
+const WRITES_OF_A_RESIZE: usize = 512;
+
 /// The room found for pages that are to be read ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
@@ -80,7 +85,7 @@ impl Pool {
     fn collect_free_frames(&self, most: usize) -> std::result::Result<usize, i32> {
         let _blocked = Blocked::all();
         let core = self.here();
-        self.make_room(|_| {
+        self.make_room(most.min(WRITES_OF_A_RESIZE), |_| {
             let idle = self.free_frames.withdraw(most);
             if idle > 0 { Some(idle) } else { self.free(core, most, || batch::evict_batch(self, core, &mut None)) }
         })
@@ -96,7 +101,7 @@ impl Pool {
 
     #[cold]
     fn find_free_frame(&self, core: usize) -> std::result::Result<(), i32> {
-        self.make_room(|failures| {
+        self.make_room(WRITES_OF_A_FAULT, |failures| {
             if self.free_frames.take(core) || self.free_frames.steal(core, core + failures + 1) {
                 return Some(());
             }
@@ -164,9 +169,9 @@ impl Pool {
         room
     }
 
-    /// Repeats `attempt` until it finds room, and writes dirty pages back in between. `attempt` is told how many writes have failed in a
-    /// row. Signals are blocked.
-    fn make_room<T>(&self, attempt: impl Fn(usize) -> Option<T>) -> std::result::Result<T, i32> {
+    /// Repeats `attempt` until it finds room, and writes `writes` dirty pages back in between. `attempt` is told how many writes have failed
+    /// in a row. Signals are blocked.
+    fn make_room<T>(&self, writes: usize, attempt: impl Fn(usize) -> Option<T>) -> std::result::Result<T, i32> {
         /// Failed writes in a row, after which it gives up. There is a pause after every second one, so this takes a second.
         const PATIENCE: usize = 40;
         let mut failures = 0;
@@ -175,7 +180,7 @@ impl Pool {
                 if let Some(found) = attempt(failures) {
                     return Some(Ok(found));
                 }
-                match sweep::direct_reclaim(self, self.here()) {
+                match sweep::direct_reclaim(self, self.here(), writes) {
                     Swept::Wrote => failures = 0,
                     Swept::Nothing if self.something_arrives(true) => {}
                     Swept::Nothing => return None,

@@ -98,22 +98,20 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
         count
     }
 
-    /// Clears the bits of `block` that lie in `pages`, at most `limit` of them, and hands each page to `visit` in
-    /// ascending order. The caller holds the block's lock.
-    pub fn take(&self, block: usize, pages: Range<usize>, limit: usize, mut visit: impl FnMut(usize)) {
+    /// Clears the bits of `block` that lie in `pages`, leaf by leaf until `enough` pages or more are found, and hands each page to `visit` in
+    /// ascending order. So of a leaf it clears all bits in the range, or none. The caller holds the block's lock.
+    pub fn take(&self, block: usize, pages: Range<usize>, enough: usize, mut visit: impl FnMut(usize)) {
         self.top[block / 64].fetch_and(!(1 << (block % 64)), Ordering::AcqRel);
         let mut marked = self.summary[block].swap(0, Ordering::AcqRel);
         let mut left_behind = 0;
-        let mut room = limit;
+        let mut found = 0;
         while marked != 0 {
             let bit = marked.trailing_zeros() as usize;
             marked &= marked - 1;
             let leaf = block * 64 + bit;
-            let mut wanted = mask_of(leaf, &pages) & self.leaves[leaf].load(Ordering::Acquire);
-            while wanted.count_ones() as usize > room {
-                wanted &= !(1 << (63 - wanted.leading_zeros()));
-            }
-            room -= wanted.count_ones() as usize;
+            let wanted_here = if found < enough { mask_of(leaf, &pages) } else { 0 };
+            let mut wanted = wanted_here & self.leaves[leaf].load(Ordering::Acquire);
+            found += wanted.count_ones() as usize;
             if self.leaves[leaf].fetch_and(!wanted, Ordering::AcqRel) & !wanted != 0 {
                 left_behind |= 1 << bit;
             }
@@ -168,7 +166,13 @@ mod tests {
                 let mut got = Vec::new();
                 bitmap.take(block, range.clone(), limit, |page| got.push(page));
                 let end = range.end.min((block + 1) * BLOCK_PAGES);
-                let want: Vec<_> = model.range(range.start..end).copied().take(limit).collect();
+                let mut want: Vec<usize> = Vec::new();
+                for page in model.range(range.start..end) {
+                    let in_the_last_leaf = want.last().is_some_and(|last| last / 64 == page / 64);
+                    if want.len() < limit || in_the_last_leaf {
+                        want.push(*page);
+                    }
+                }
                 for page in &want {
                     model.remove(page);
                 }

@@ -4,6 +4,8 @@
 mod far;
 #[cfg(not(loom))]
 mod faulty;
+#[cfg(not(loom))]
+mod few_writes;
 #[cfg(loom)]
 mod models;
 #[cfg(not(loom))]

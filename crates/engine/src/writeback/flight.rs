@@ -20,6 +20,7 @@ use crate::page::word::Claim;
 use crate::pool::mailbox::Failure;
 use crate::pool::rings::Taken;
 use crate::region::region::Region;
+use crate::region::store_groups::GROUP_PAGES;
 use crate::region::write_state::WRITE_LOCKS;
 use crate::sys::sync::Ordering;
 use crate::sys::{PAGE, file, uring};
@@ -117,9 +118,9 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Writes the dirty pages of a block that lie in `pages`, at most `limit`. The caller holds the block's lock. Returns how
-    /// many it found, less those it passed over.
-    pub fn write_block(&mut self, block: usize, pages: Range<usize>, limit: usize, kept: Kept) -> usize {
+    /// Writes the dirty pages of a block that lie in `pages`, leaf by leaf until `enough` or more are found. The caller holds the block's
+    /// lock. Returns how many it found, less those it passed over.
+    pub fn write_block(&mut self, block: usize, pages: Range<usize>, enough: usize, kept: Kept) -> usize {
         let region = self.region;
         let first = block * BLOCK_PAGES;
         let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
@@ -129,7 +130,7 @@ impl<'a> Flight<'a> {
         let mut from = pages.start;
         // It goes round more than once only if pages were passed over.
         loop {
-            let (mut visited, mut skipped, wanted) = (0, 0, limit - found);
+            let (mut visited, mut skipped, wanted) = (0, 0, enough - found);
             region.dirty().take(block, from..pages.end, wanted, |page| {
                 visited += 1;
                 from = page + 1;
@@ -146,14 +147,16 @@ impl<'a> Flight<'a> {
                 }
             });
             found += visited - skipped;
-            if skipped == 0 || visited < wanted {
+            if found >= enough || visited < wanted {
                 break;
             }
         }
-        if found < limit && pages.start <= first && pages.end >= first + BLOCK_PAGES {
+        if found < enough && pages.start <= first && pages.end >= first + BLOCK_PAGES {
             region.writes().ages()[block].store(0, Ordering::Relaxed);
         }
-        let gone_over = pages.start..if found < limit { pages.end } else { from };
+        // A group is a leaf, and none is taken in part.
+        let gone_over =
+            pages.start..if found < enough { pages.end } else { from.next_multiple_of(GROUP_PAGES).min(pages.end) };
         let dirty = claimed.0.iter().zip(&pinned.0).map(|(claimed, pinned)| claimed | pinned);
         let wrong = region.store_groups().note_taken(block, gone_over, dirty);
         region.pool().counters_at(region.pool().here()).wrong_guesses.add(wrong);

@@ -13,9 +13,6 @@ use std::iter::successors;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Pages a faulting thread writes before it looks for a clean page again.
-const RECLAIM_PAGES: usize = 32;
-
 /// The result of a look for dirty pages to write.
 #[derive(Debug)]
 pub enum Swept {
@@ -96,13 +93,13 @@ pub fn discard(region: &Region, pages: Range<usize>) {
 }
 
 /// Writes dirty pages of a stripe of a region, block after block from where the last such call stopped, until `enough` returns
-/// true or `limit` pages were found. Blocks that others are writing are left to them. Signals are blocked.
-pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnMut() -> bool) -> Swept {
+/// true or `wanted` pages were found, or a few more. Blocks that others are writing are left to them. Signals are blocked.
+pub fn sweep(region: &Region, stripe: Stripe, wanted: usize, mut enough: impl FnMut() -> bool) -> Swept {
     let dirty = region.dirty();
     let cursor = region.writes().write_cursor(stripe.index);
     let start = cursor.load(Ordering::Relaxed);
     let mut flight = Flight::new(region, true);
-    let mut left = limit;
+    let mut left = wanted;
     // From the cursor to the end, then from the beginning to the cursor.
     for part in [start..dirty.blocks(), 0..start] {
         let marked = successors(dirty.next_block(part.start), |block| dirty.next_block(block + 1));
@@ -112,7 +109,8 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
                 break;
             }
             if flight.try_lock(lock) {
-                left -= flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, left, Kept::Skip);
+                left =
+                    left.saturating_sub(flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, left, Kept::Skip));
                 flight.close(lock);
                 // The rest of this block is next, or the next block if there is none.
                 cursor.store(if left == 0 { block } else { block + 1 }, Ordering::Relaxed);
@@ -155,13 +153,13 @@ pub fn write_expired(region: &Region, stripe: Stripe, tick: bool) -> Swept {
     }
 }
 
-/// Writes a few dirty pages of the cache, for a thread that found no clean one. Signals are blocked.
-pub fn direct_reclaim(pool: &Pool, core: usize) -> Swept {
+/// Writes `wanted` dirty pages of the cache, or a few more, for a thread that found no clean one. Signals are blocked.
+pub fn direct_reclaim(pool: &Pool, core: usize, wanted: usize) -> Swept {
     let count = pool.writers().map_or(1, |writers| writers.writers());
     let mut result = Swept::Nothing;
     for region in regions_of(pool) {
         for step in 0..count {
-            match sweep(&region, Stripe { index: (core + step) % count, count }, RECLAIM_PAGES, || false) {
+            match sweep(&region, Stripe { index: (core + step) % count, count }, wanted, || false) {
                 Swept::Wrote => return Swept::Wrote,
                 Swept::Failed(error) => result = Swept::Failed(error),
                 Swept::Nothing => {}
