@@ -172,7 +172,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             }
             calm = CALM;
             if !self.prepare() {
-                is_watching = false;
+                (is_watching, carried) = (false, Default::default());
                 continue;
             }
             if !is_watching {

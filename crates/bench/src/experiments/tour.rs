@@ -1,7 +1,6 @@
 //! `fastmap bench` without a subcommand: the tour. It measures eight works, and needs no preparation.
 
 use clap::Args as ClapArgs;
-use fastmap_cli::cgroup::{Controller, REMEDY};
 use fastmap_cli::failure::Failure;
 use fastmap_cli::size::Size;
 use fastmap_cli::table::{figure, render};
@@ -14,13 +13,13 @@ use crate::experiment::{
     Arm, Claim, Column, Experiment, Flags, Group, Launch, MMAP, Nothing, Over, Part, Plan, Plot, Row, Stage, TEMPORARY, Turn,
 };
 use crate::results::{Kind, median};
-use crate::runner::Limit;
 use crate::show::{advice, is_steady};
-use crate::substrates::{self, Engine, Meter, Op, Pattern, Spec};
+use crate::substrates::{self, Engine, Meter, Op, Pattern, Spec, capacity_for};
 use crate::target::Target;
 
 const FILE: Size = Size(512 << 20);
-const MEMORY: u64 = 128 << 20;
+/// The memory of each run, if `--memory` says nothing else.
+const MEMORY: u64 = FILE.0 / 4;
 
 /// A work whose repetitions do not agree is repeated, up to this many times as often.
 const TIMES: u32 = 2;
@@ -33,7 +32,7 @@ const HOPELESS: f64 = 0.7;
 #[command(long_about = "\
 Measure FastMap beside kernel mmap.
 
-Without a subcommand: the tour. It makes a file of 512 MiB, allows each run 128 MiB of memory, and does eight works on the file: on kernel \
+Without a subcommand: the tour. It makes a file of 512 MiB, allows each run 128 MiB of memory (--memory), and does eight works on the file: on kernel \
 mmap as it is, on kernel mmap with the advice that serves the work best, under `fastmap run` with its defaults, and through the engine. \
 Every run is a fresh process that begins with nothing of the file in memory; the time in which FastMap finds out what to do counts. Stores \
 count when they are flushed. Of two kinds of advice the one that is far worse in the first repetition is not measured again. A work whose repetitions do not agree is repeated, up to twice as often as --repeat says; figures that do \
@@ -63,19 +62,19 @@ pub struct Args {}
 /// The experiment.
 pub struct Tour;
 
-/// One row of the table: its name, the order of pages, the operation, the threads, the bytes of the file that are used, and the kernel
-/// engines whose advice may serve it best.
+/// One row of the table: its name, the order of pages, the operation, the threads, whether it goes through 1.25 memories again and again and not
+/// through the whole file, and the kernel engines whose advice may serve it best.
 struct Work {
     name: &'static str,
     pattern: Pattern,
     op: Op,
     threads: u32,
-    bytes: u64,
+    loops: bool,
     advised: &'static [Engine],
 }
 
 const fn work(name: &'static str, pattern: Pattern, op: Op, threads: u32, advised: &'static [Engine]) -> Work {
-    Work { name, pattern, op, threads, bytes: FILE.0, advised }
+    Work { name, pattern, op, threads, loops: false, advised }
 }
 
 /// The rows. A program that touches pages at random does not know its next pages, so it cannot tell the kernel. A program that walks does.
@@ -89,9 +88,14 @@ const WORKS: [Work; 8] = {
         work("walk forward", Pattern::Forward, Op::Read, 1, &[MmapSequential, MmapWillneed]),
         work("walk backward", Pattern::Backward, Op::Read, 1, &[MmapWillneed, MmapPopulate]),
         work("every 16th page", Pattern::Stride, Op::Read, 1, &[MmapWillneed, MmapPopulate]),
-        Work { bytes: MEMORY / 4 * 5, ..work("loop, 1.25 memories", Pattern::Forward, Op::Read, 1, &[MmapSequential, MmapWillneed]) },
+        Work { loops: true, ..work("loop, 1.25 memories", Pattern::Forward, Op::Read, 1, &[MmapSequential, MmapWillneed]) },
     ]
 };
+
+/// The bytes that a loop goes through: 1.25 memories.
+fn loop_of(memory: u64) -> u64 {
+    memory / 4 * 5
+}
 
 impl Experiment for Tour {
     const NAME: &'static str = "tour";
@@ -99,7 +103,7 @@ impl Experiment for Tour {
     type Case = Spec;
     type Outcome = Nothing;
     const FLAGS: Flags =
-        Flags { repeat: "3", seconds: Some(("2.5", "Seconds of each run")), memory: None, dir: Some(TEMPORARY) };
+        Flags { repeat: "3", seconds: Some(("2.5", "Seconds of each run")), memory: Some("128MiB"), dir: Some(TEMPORARY) };
     const COLUMNS: &'static [Column<Nothing>] = PAGES;
     const PLOTS: &'static [Plot<Nothing>] = &[
         Plot::new("Throughput", &["ops_per_s"], Kind::Bars, Over::Groups).log(),
@@ -108,23 +112,21 @@ impl Experiment for Tour {
     const VERIFIED: &'static str = VERIFIED;
 
     fn plan(_: &Args, ctx: &mut Ctx) -> Result<Plan<Tour>, Failure> {
-        let limit = match Controller::find() {
-            Ok(controller) => Limit::new(controller, MEMORY),
-            Err(why) => {
-                ctx.notes.push(format!(
-                    "NO LIMIT on memory: no memory cgroup can be made ({why}), so kernel mmap may keep the whole file while the engine's \
-                     cache is {}. The comparison favours mmap; for a fair one {REMEDY}.",
-                    Size(FILE.0 / 4)
-                ));
-                Limit::none()
+        let limit = ctx.limit(MEMORY, |limit| {
+            if loop_of(limit) > FILE.0 {
+                let most = Size(FILE.0 / 5 * 4 >> 20 << 20);
+                let why = format!("1.25 memories must lie in the file of {FILE}: give at most {most}");
+                return Err(Failure::told(format!("--memory {}: {why}", Size(limit))));
             }
-        };
+            Ok(capacity_for(limit, FILE.0 / substrates::PAGE as u64, true).map(drop)?)
+        })?;
         let dir = ctx.dir_for(FILE.0)?;
         // The file has a name, as the files of programs have.
         let place = own_directory(&dir, FILE.0)?;
         let target = Target::named(&place.path().join("file"), Some(FILE), true)?;
         let group = |work: &Work| {
-            let Work { name, pattern, op, threads, bytes, advised } = *work;
+            let Work { name, pattern, op, threads, loops, advised } = *work;
+            let bytes = if loops { loop_of(limit.bytes().unwrap_or(MEMORY)) } else { FILE.0 };
             let spec = |engine| {
                 let spec = target.spec(engine, pattern, op, threads, limit.bytes(), ctx.seconds);
                 Spec { pages: bytes / substrates::PAGE as u64, cold: true, ..spec }
@@ -280,7 +282,6 @@ mod tests {
     fn every_work_has_the_kernel_as_it_is_and_advised() {
         for work in &WORKS {
             assert!(!work.advised.is_empty() && work.advised.iter().all(|engine| engine.is_mmap()), "{}", work.name);
-            assert!(work.bytes > MEMORY && work.bytes <= FILE.0);
         }
     }
 }

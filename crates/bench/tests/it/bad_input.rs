@@ -97,12 +97,16 @@ fn numbers_out_of_range() {
 }
 
 #[test]
-fn memory_under_the_minimum_names_the_minimum_and_the_minimum_passes_the_check() {
+fn memory_out_of_range_names_the_range() {
     let dir = dir();
     for engine in ["fastmap", "fastmap-pin", "fastmap-prefetch"] {
         fastmap(dir.path(), &format!("micro --size 64MiB --memory 1MiB --engines {engine}"))
             .failed_with(2, &["--memory", "too few for the engine fastmap: give at least 9MiB"]);
     }
+    fastmap(dir.path(), "--memory 1MiB")
+        .failed_with(2, &["--memory", "too few for the engine fastmap: give at least 11MiB"]);
+    fastmap(dir.path(), "--memory 410MiB")
+        .failed_with(2, &["--memory 410MiB", "the file of 512MiB", "give at most 409MiB"]);
     assert!(files_in(dir.path()).is_empty());
 }
 

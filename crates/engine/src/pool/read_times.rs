@@ -58,9 +58,15 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Pages that can be read with one that is missed, this one included, for an eighth of the miss's cost: 32 at most.
+    /// Pages to read with one that is missed, this one included, while memory is free: 32 at most. On storage far away as many as take an eighth
+    /// of the miss's time; else as many as take one and a half times as long, unless these are too few to pay.
     pub fn for_nothing(&self) -> usize {
-        ((self.miss / 8 / self.page) as usize).clamp(1, LARGE_PIECE_PAGES)
+        const LEAST: usize = 8;
+        let time = if self.are_long { self.miss / 8 } else { self.miss * 3 / 2 };
+        match ((time / self.page) as usize).clamp(1, LARGE_PIECE_PAGES) {
+            ..LEAST if !self.are_long => 1,
+            pages => pages,
+        }
     }
 }
 
@@ -186,6 +192,8 @@ mod tests {
         assert!(!disk.are_long(), "a first read that waited for something else");
         (0..100).for_each(|_| disk.note_took(1, 90_000));
         assert!(!disk.is_due(1, 7) && disk.is_due(1, 16));
+        assert!((8..LARGE_PIECE_PAGES + 1).contains(&disk.costs().for_nothing()));
+        assert_eq!(ReadTimes::default().costs().for_nothing(), 1, "the page cache has had all");
     }
 
     #[test]

@@ -28,7 +28,7 @@ const DENSE: usize = 4;
 /// Notes a miss, before the page is read. Returns how many pages, from this one on, are to be read at once. Called by fault handlers.
 #[inline]
 pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
-    let (region, page) = (page.region(), page.number());
+    let (page_ref, region, page) = (page, page.region(), page.number());
     let pool = region.pool();
     let Some(ahead) = pool.ahead() else { return 1 };
     let hints = region.hints();
@@ -64,10 +64,10 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let costs = || hints.read_times().costs();
     let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs).at_most(most) } else { Begun::Read(1) };
     let begun = match (goes_on, begun) {
-        // Behind neighbours of another miss a page is read alone: a walk by half as many pages leads there, too.
-        (None, Begun::Read(1)) if has_runs && !is_store && hints.read_times().are_long() => {
-            let is_lone = !pool.cores[core].0.misses.has_near(here, now, NEAR);
-            Begun::Read(if is_lone { for_nothing(region, page).min(most) } else { 1 })
+        (None, Begun::Read(pages @ ..LARGE_PIECE_PAGES)) if has_runs && !is_store => {
+            let may_be_first = if hints.read_times().are_long() { pages == 1 } else { fits(region) };
+            let more = if may_be_first { for_nothing(page_ref, core, now) } else { 1 };
+            Begun::Read(more.max(pages).min(most))
         }
         _ => begun,
     };
@@ -113,21 +113,26 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     }
 }
 
-/// Pages to read at a miss that is near no other, so that it may be the first of anything: on storage far away and while memory is free, as many
-/// as hardly take longer than the page alone. The kernel does so, too (`read_ahead_kb`), and finds these pages in memory until others need it.
+/// Pages to read at a miss while memory is free: some of its neighbours, if it is near no other miss, so that it may be the first of anything. The
+/// kernel does so, too (`read_ahead_kb`), and finds these pages in memory until others need it. A page behind neighbours of another miss is
+/// read alone: a walk by half as many pages leads there, too.
 #[cold]
-fn for_nothing(region: &Region, page: usize) -> usize {
+fn for_nothing(page: PageRef<'_>, core: usize, now: usize) -> usize {
     /// Memory is free while more than one in so many of a cache's frames are. An eviction leaves fewer.
     const FREE: usize = 32;
+    let (region, number) = (page.region(), page.number());
     let pool = region.pool();
-    if region.store().origin().is_some()
-        || region.predicts_store(page)
+    let pages = region.hints().read_times().costs().for_nothing();
+    if pages == 1
+        || region.store().origin().is_some()
+        || region.predicts_store(number)
+        || pool.cores[core].0.misses.has_near(Entry::new(region.id(), number).into(), now, NEAR)
         || pool.free_frames.idle() <= pool.capacity() / FREE
     {
         return 1;
     }
     // One request: it ends where the region's stripe does.
-    region.hints().read_times().costs().for_nothing().min(FRAME_PAGES - page % FRAME_PAGES)
+    pages.min(FRAME_PAGES - number % FRAME_PAGES)
 }
 
 /// Pages of a region's file.

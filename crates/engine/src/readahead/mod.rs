@@ -46,6 +46,8 @@
 //! *Runs* (`pool/runs.rs`) are rows, blocks and nodes of several pages at random places. One in a few is read page by page, to learn
 //! how long runs are. The thread that misses the first page of any other run reads it with one request, into a buffer of its own. A run of
 //! more than 64 pages, up to 2 MiB, takes several requests. A program that goes on behind what was read walks, and gets a stream.
+//! A miss that is near no other brings 8 to 32 pages while memory is free for all of its file (`detect::for_nothing`): nothing is displaced, and
+//! a disk reads as many pages in little more than the time of one.
 //!
 //! *A file that fits* into the cache is read whole, once, in large requests. This begins when its misses at random have taken about as long as
 //! the whole read will (misses of one in 32 of its pages), and goes on while an eighth of the cache is free, on storage far away a 64th. Each

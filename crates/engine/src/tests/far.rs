@@ -129,6 +129,29 @@ fn while_memory_is_free_a_miss_far_away_brings_neighbours() {
     assert!(misses > 300 && evicted < 2 * misses, "{few:?}, {full:?}, then {more:?}");
 }
 
+/// On a disk only where all of the file fits into the cache.
+#[test]
+fn on_a_disk_a_miss_brings_neighbours_of_a_file_that_fits() {
+    for (capacity, brings) in [(4096, true), (1024, false)] {
+        let file = cold(&vec![7; PAGES * PAGE]);
+        let cache = Cache::new(capacity * PAGE).unwrap();
+        let Some(map) = map(&cache, file.as_file()) else { return };
+        let mut chance = Chance(1);
+        for _ in 0..20 {
+            // SAFETY: the map keeps its region.
+            let region = unsafe { registry::find(map.as_ptr() as usize) }.expect("it is mapped");
+            for _ in 0..16 {
+                let times = region.hints().read_times();
+                times.note(1, Instant::now() - Duration::from_micros(80));
+                times.note(16, Instant::now() - Duration::from_micros(110));
+            }
+            assert_eq!(map[chance.below(PAGES) * PAGE], 7);
+        }
+        let stats = cache.stats();
+        assert_eq!(stats.resident_pages > 20 * 4, brings, "{capacity}: {stats:?}");
+    }
+}
+
 /// Though a step of it may lead just behind the neighbours that a miss brought.
 #[test]
 fn of_a_walk_by_steps_only_the_first_miss_brings_neighbours() {
