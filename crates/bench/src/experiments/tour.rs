@@ -114,7 +114,7 @@ impl Experiment for Tour {
     fn plan(_: &Args, ctx: &mut Ctx) -> Result<Plan<Tour>, Failure> {
         let limit = ctx.limit(MEMORY, |limit| {
             if loop_of(limit) > FILE.0 {
-                let most = Size(FILE.0 / 5 * 4 >> 20 << 20);
+                let most = Size((FILE.0 / 5 * 4) >> 20 << 20);
                 let why = format!("1.25 memories must lie in the file of {FILE}: give at most {most}");
                 return Err(Failure::told(format!("--memory {}: {why}", Size(limit))));
             }
