@@ -115,8 +115,8 @@ impl Experiment for Tour {
         let limit = ctx.limit(MEMORY, |limit| {
             if loop_of(limit) > FILE.0 {
                 let most = Size((FILE.0 / 5 * 4) >> 20 << 20);
-                let why = format!("1.25 memories must lie in the file of {FILE}: give at most {most}");
-                return Err(Failure::told(format!("--memory {}: {why}", Size(limit))));
+                let what = format!("1.25 memories must lie in the file of {FILE}");
+                return Err(Failure::usage(format!("--memory {}", Size(limit)), what, format!("give at most {most}")));
             }
             Ok(capacity_for(limit, FILE.0 / substrates::PAGE as u64, true).map(drop)?)
         })?;
