@@ -283,5 +283,6 @@ mod tests {
         for work in &WORKS {
             assert!(!work.advised.is_empty() && work.advised.iter().all(|engine| engine.is_mmap()), "{}", work.name);
         }
+        assert!(loop_of(MEMORY) > MEMORY && loop_of(MEMORY) <= FILE.0);
     }
 }

@@ -28,7 +28,7 @@ const DENSE: usize = 4;
 /// Notes a miss, before the page is read. Returns how many pages, from this one on, are to be read at once. Called by fault handlers.
 #[inline]
 pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
-    let (page_ref, region, page) = (page, page.region(), page.number());
+    let (region, page) = (page.region(), page.number());
     let pool = region.pool();
     let Some(ahead) = pool.ahead() else { return 1 };
     let hints = region.hints();
@@ -66,8 +66,10 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let begun = match (goes_on, begun) {
         (None, Begun::Read(pages @ ..LARGE_PIECE_PAGES)) if has_runs && !is_store => {
             let may_be_first = if hints.read_times().are_long() { pages == 1 } else { fits(region) };
-            let more = if may_be_first { for_nothing(page_ref, core, now) } else { 1 };
-            Begun::Read(more.max(pages).min(most))
+            let more = if may_be_first { for_nothing(region, page) } else { 1 };
+            // Behind neighbours of another miss a page is read alone: a walk by half as many pages leads there, too.
+            let is_lone = more > pages && !pool.cores[core].0.misses.has_near(here, now, NEAR);
+            Begun::Read(if is_lone { more.min(most) } else { pages })
         }
         _ => begun,
     };
@@ -113,26 +115,24 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     }
 }
 
-/// Pages to read at a miss while memory is free: some of its neighbours, if it is near no other miss, so that it may be the first of anything. The
-/// kernel does so, too (`read_ahead_kb`), and finds these pages in memory until others need it. A page behind neighbours of another miss is
-/// read alone: a walk by half as many pages leads there, too.
+/// Pages to read at a miss that is near no other, so that it may be the first of anything, while memory is free: some of its neighbours. The
+/// kernel does so, too (`read_ahead_kb`), and finds these pages in memory until others need it.
 #[cold]
-fn for_nothing(page: PageRef<'_>, core: usize, now: usize) -> usize {
+fn for_nothing(region: &Region, page: usize) -> usize {
     /// Memory is free while more than one in so many of a cache's frames are. An eviction leaves fewer.
     const FREE: usize = 32;
-    let (region, number) = (page.region(), page.number());
     let pool = region.pool();
     let pages = region.hints().read_times().costs().for_nothing();
+    // The free frames come last: to count them is to look at every core's.
     if pages == 1
         || region.store().origin().is_some()
-        || region.predicts_store(number)
-        || pool.cores[core].0.misses.has_near(Entry::new(region.id(), number).into(), now, NEAR)
+        || region.predicts_store(page)
         || pool.free_frames.idle() <= pool.capacity() / FREE
     {
         return 1;
     }
     // One request: it ends where the region's stripe does.
-    pages.min(FRAME_PAGES - number % FRAME_PAGES)
+    pages.min(FRAME_PAGES - page % FRAME_PAGES)
 }
 
 /// Pages of a region's file.
