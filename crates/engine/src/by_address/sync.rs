@@ -100,7 +100,7 @@ pub fn synchronise(addr: usize, len: usize) -> Result<(), i32> {
     let end = addr.checked_add(len).ok_or(libc::EINVAL)?;
     for (share, part) in shares_in(&range_of(addr / PAGE * PAGE, end - addr / PAGE * PAGE, libc::EINVAL)?) {
         let region = &share.region;
-        protocol::settle(region, pages_at(region, &part)).map_err(|failure| failure.error())?;
+        protocol::settle(region, pages_at(region, &part)).map_err(|failure| failure.error)?;
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ impl MappedFile {
         let Some(Work { region, .. }) = &self.work(Blocked::but_sigbus()) else { return Ok(()) };
         loop {
             let mark = region.in_flight().resizes().await_end()?;
-            sweep::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.error())?;
+            sweep::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.error)?;
             if region.in_flight().resizes().none_since(mark) {
                 return Ok(());
             }

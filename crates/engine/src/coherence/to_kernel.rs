@@ -73,7 +73,7 @@ pub fn to_kernel(region: &Arc<Region>, parts: &[MappedPages], replaced: bool) ->
     // Now, since it may not be done with pages held.
     crate::evict::batch::forbid_frames(region);
     // The kernel's mappings would not see what is dirty beside them.
-    sweep::write_out(region, 0..region.span() / PAGE, Stripe::ALL).map_err(|failure| failure.error())?;
+    sweep::write_out(region, 0..region.span() / PAGE, Stripe::ALL).map_err(|failure| failure.error)?;
     let _blocked = Blocked::all();
     let mut held = All(Vec::with_capacity(parts.len()));
     for part in parts {

@@ -92,7 +92,7 @@ pub fn invalidate(region: &Region, pages: Range<usize>, truncated: usize) -> Res
         let saved = pages.start..pages.end.min(truncated).max(pages.start);
         if region.dirty().count(saved.clone(), 0) > 0 {
             // This writes most of them at little cost a page. Pages that become dirty again are saved one run at a time below.
-            sweep::write_out(region, saved, Stripe::ALL).map_err(|failure| failure.error())?;
+            sweep::write_out(region, saved, Stripe::ALL).map_err(|failure| failure.error)?;
         }
         let blocked = Blocked::all();
         let shut = (pages.end > region.reach().end()).then(|| region.reach().shut());

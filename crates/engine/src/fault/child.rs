@@ -4,10 +4,12 @@
 //! the handler fills it, a *window* of up to 256 KiB at a time: the origin fetches the window, it is read into memory elsewhere and checked,
 //! and mremap(2) moves it into place, so no thread sees it half done. There are as many windows as the cache had room for. After that the
 //! oldest goes for each new one, and its memory raises SIGBUS again. All this is slower than the engine, and coarser. Traps are served
-//! without allocations and locks.
+//! without allocations. What changes the memory of a map, or takes addresses from it, holds a lock.
 
 use crate::region::report;
 use crate::store::Origin;
+use crate::sys::lock::Lock;
+use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, descriptor_table, errno, file};
 use std::fs::File;
 use std::io;
@@ -15,8 +17,8 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{FromRawFd, RawFd};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// Bytes of a window, at most.
 const WINDOW: usize = 256 << 10;
@@ -47,6 +49,8 @@ static INHERITED: AtomicPtr<ChildMap> = AtomicPtr::new(ptr::null_mut());
 /// The windows in memory, by their first addresses; the oldest is at `NEXT`.
 static FILLED: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Held while a window is put into place or goes, and while a map loses addresses. Made before the first child.
+static CHANGES: LazyLock<Lock> = LazyLock::new(Lock::new);
 
 impl ChildMap {
     /// A map whose first byte is at `offset` of an object of `size` bytes. `fd` stays open; `capacity` is the cache's, bytes.
@@ -114,18 +118,32 @@ impl ChildMap {
             if aside == libc::MAP_FAILED {
                 return Err(errno());
             }
-            let filled = self.read(aside.cast(), len, offset);
-            let place = window.start as *mut libc::c_void;
-            let done = filled.and_then(|()| {
-                let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-                let is_moved = libc::mprotect(aside, whole, libc::PROT_READ) == 0
-                    && libc::mremap(aside, whole, whole, moves, place) != libc::MAP_FAILED;
-                if is_moved { Ok(()) } else { Err(errno()) }
-            });
-            if done.is_err() {
+            let filled = self
+                .read(aside.cast(), len, offset)
+                .and_then(|()| if libc::mprotect(aside, whole, libc::PROT_READ) == 0 { Ok(()) } else { Err(errno()) });
+            let done = filled.and_then(|()| self.put_into_place(aside, whole, &window));
+            if done != Ok(true) {
                 libc::munmap(aside, whole);
             }
-            done?;
+            done.map(drop)
+        }
+    }
+
+    /// Moves memory to a window, and drops the oldest window if there are enough. False: the window is the map's no more, and whoever trapped
+    /// there repeats the access.
+    ///
+    /// # Safety
+    /// The memory is the caller's, and nobody else's.
+    unsafe fn put_into_place(&self, aside: *mut libc::c_void, len: usize, window: &Range<usize>) -> Result<bool, i32> {
+        let _blocked = Blocked::all();
+        let _held = CHANGES.lock();
+        if !self.is_mapped.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the caller's memory, and addresses of the map, which keeps them while the lock is held.
+        if unsafe { libc::mremap(aside, len, len, moves, window.start as *mut libc::c_void) } == libc::MAP_FAILED {
+            return Err(errno());
         }
         let oldest = FILLED[NEXT.fetch_add(1, Ordering::AcqRel) % self.room].swap(window.start, Ordering::AcqRel);
         if oldest != 0
@@ -135,7 +153,7 @@ impl ChildMap {
             // If that fails the window stays, with the right bytes.
             let _ = map.clear(&map.window(oldest));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads bytes of the object.
@@ -155,6 +173,7 @@ impl ChildMap {
 
 /// Before fork(2): sets the maps that the child will have.
 pub fn before_fork(maps: Vec<ChildMap>) {
+    LazyLock::force(&CHANGES);
     after_fork();
     maps.into_iter().for_each(|map| map.put_into(&INHERITED));
 }
@@ -173,6 +192,10 @@ pub fn after_fork() {
 
 /// After fork(2), in the child: takes over its maps.
 pub fn in_child() {
+    if CHANGES.try_lock().is_none() {
+        // SAFETY: a thread of the parent holds it, which is not here.
+        unsafe { CHANGES.release() };
+    }
     MAPS.store(INHERITED.swap(ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
     for map in maps() {
         if map.clear(&map.at).is_err() {
@@ -236,12 +259,15 @@ pub fn map(make: impl FnOnce(Range<usize>) -> ChildMap, len: usize, fixed: Optio
 /// Forgets a range of addresses of a child, before it is unmapped or mapped anew.
 pub fn forget(range: &Range<usize>) {
     for map in meeting(range) {
-        map.is_mapped.store(false, Ordering::Release);
+        // First, so that another thread finds a map at each address that stays.
         for at in [map.at.start..range.start, range.end..map.at.end].into_iter().filter(|at| !at.is_empty()) {
             let offset = map.offset + (at.start - map.at.start) as u64;
             let rest = ChildMap { at, offset, origin: map.origin.clone(), is_mapped: AtomicBool::new(true), ..*map };
             rest.put_into(&MAPS);
         }
+        let _blocked = Blocked::all();
+        let _held = CHANGES.lock();
+        map.is_mapped.store(false, Ordering::Release);
         for filled in FILLED.iter().filter(|filled| range.contains(&filled.load(Ordering::Acquire))) {
             filled.store(0, Ordering::Release);
         }

@@ -12,17 +12,16 @@ use crate::readahead::run::{Run, read_rest, timed};
 use crate::readahead::{detect, prefetch};
 use crate::region::install::{self, Outcome, install_missed};
 use crate::region::page_ref::PageRef;
-use crate::region::{prediction, userfaultfds};
+use crate::region::{prediction, registry, userfaultfds};
 use crate::store::ReadEnd;
 use crate::sys::{PAGE, signal};
-use std::sync::atomic::Ordering;
 
 /// Brings in a page that this thread claimed.
 pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     let page = claim.page();
     let region = page.region();
-    if region.is_converted() {
-        // The trap was taken before the conversion: the repeated access finds the kernel's mapping.
+    if region.is_converted() || !registry::has(region, page.number()) {
+        // The trap was taken before the conversion, or before other memory was mapped there: the repeated access finds that.
         claim.abort_late();
         return Outcome::Resolved;
     }
@@ -207,7 +206,7 @@ impl<'a> Miss<'a> {
         if let Some(end) = plan.zeros_until {
             counters.born_zero.add(1);
             if self.is_store {
-                fill_ahead(self.page, end.min(region.least_end().load(Ordering::Relaxed)), core);
+                fill_ahead(self.page, end, core);
             }
         }
         pool.waiting().wake_waiters();

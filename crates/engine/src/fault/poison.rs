@@ -106,9 +106,12 @@ fn lift(Poison { slot, page, .. }: Poison) {
     if seen.state() == State::Absent
         && let Some(claim) = Loading::begin(region.page(page), seen)
     {
-        let range = libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE };
-        // SAFETY: a page that is absent, and stays so while this thread has claimed it.
-        unsafe { madvise::drop_pages(&[range]) };
-        claim.abort();
+        // Asked now that the page is claimed: the program may have mapped other memory there.
+        if !region.is_converted() && registry::has(&region, page) {
+            let range = libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE };
+            // SAFETY: a page of this region that is absent, and stays so while this thread has claimed it.
+            unsafe { madvise::drop_pages(&[range]) };
+        }
+        claim.abort_late();
     }
 }

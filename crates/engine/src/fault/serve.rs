@@ -5,7 +5,6 @@ use crate::fault::load::load;
 use crate::page::claims::{Loading, PageAccess, Upgrading};
 use crate::page::word::{Seen, State};
 use crate::readahead::detect;
-use crate::readahead::map_chunk::Touch;
 use crate::region::install::{self, Outcome};
 use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
@@ -60,7 +59,7 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
             }
             State::Staged => {
                 let Some(ahead) = page.region().pool().ahead() else { continue };
-                if ahead.touch(page, seen, is_store) == Touch::Wait
+                if !ahead.touch(page, seen, is_store)
                     && let (Some(expected), Some(slot)) = (page.word().announce_waiter(seen), seen.slot())
                     && !ahead.is_claimable(slot)
                 {
@@ -90,6 +89,10 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
             }
             State::Clean | State::Dirty if !seen.is_upgrading() => {
                 if let Some(claim) = Upgrading::begin(page, seen) {
+                    if let Err(error) = page.region().take_space_of_claimed(page.number()) {
+                        claim.abort(page.region().pool().here());
+                        return Outcome::Failed(install::TAKING_SPACE, error);
+                    }
                     return match seen.state() {
                         State::Clean => install::upgrade_group(claim),
                         // It is dirty, and was protected together with its neighbours, which are being written.

@@ -6,6 +6,7 @@ use crate::page::word::State;
 use crate::pool::pool::MOST_AHEAD;
 use crate::region::install::unclaim;
 use crate::region::page_ref::PageRef;
+use crate::region::registry;
 use crate::region::write_state::EXPIRED_TICKS;
 use std::sync::atomic::Ordering;
 
@@ -27,20 +28,18 @@ pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
     let end = end.min(region.address().stripe_end(page)).min(start + filled.min(pool.most_ahead()));
     let mut claimed = start;
     while claimed < end && pool.free_frames.take(core) {
-        let next = region.page(claimed);
-        let Some(claim) = Loading::begin(next, next.look()) else {
+        let Some(claim) = Loading::begin(region.page(claimed), region.word(claimed).look()) else {
             pool.give_free_frames(core, 1);
             break;
         };
-        if !region.take_hole(claimed) {
+        // Asked now that the page is claimed. A store to a page that gets no space reports the error. Such a page is read then: `take_hole` has
+        // forgotten that it is a hole.
+        let is_its = !region.is_converted()
+            && registry::has(region, claimed)
+            && claimed < region.least_end().load(Ordering::Acquire);
+        if !is_its || !region.take_hole(claimed) || region.take_space_of_claimed(claimed).is_err() {
             pool.give_free_frames(core, 1);
-            claim.abort();
-            break;
-        }
-        if region.take_space(claimed).is_err() {
-            // A store there reports the error. Its page is read then: `take_hole` has forgotten that it is a hole.
-            pool.give_free_frames(core, 1);
-            claim.abort();
+            claim.abort_late();
             break;
         }
         claim.announce_writable();

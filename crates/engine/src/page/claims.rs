@@ -221,6 +221,13 @@ impl<P: PageAccess> Upgrading<P> {
         lifted
     }
 
+    /// Gives up the claim; the page stays protected ([`PageWord::abort_upgrade`]).
+    #[cold]
+    pub fn abort(self, core: usize) {
+        let page = self.keep();
+        page.settle(page.word().abort_upgrade(), core);
+    }
+
     /// Says that the page is writable ([`PageWord::finish_upgrade`]).
     #[inline]
     pub fn finish(self, core: usize) {

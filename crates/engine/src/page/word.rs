@@ -393,7 +393,7 @@ impl PageWord {
 
     /// Staged → Clean, by the thread that has claimed the slot and moved its huge frame here, write-protected.
     pub fn finish_huge(&self) -> After {
-        let old = self.0.swap(CLEAN | HUGE, Ordering::AcqRel);
+        let old = self.update(|word| Some(CLEAN | HUGE | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, STAGED);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
@@ -469,6 +469,18 @@ impl PageWord {
         self.0.compare_exchange(seen.0, seen.0 | UPGRADING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Takes `begin_upgrade` back. A page that an evictor met meanwhile gets a queue entry again.
+    pub fn abort_upgrade(&self) -> After {
+        let next = |word: u32| {
+            let now = word & !(UPGRADING | WAITERS);
+            now | if now & (AT_REST | HUGE) == CLEAN { QUEUED } else { 0 }
+        };
+        let old = self.update(|word| Some(next(word))).unwrap_or_else(|word| word);
+        debug_assert!(old & UPGRADING != 0);
+        let enqueue = next(old) & QUEUED != 0 && old & QUEUED == 0;
+        After { wake: old & WAITERS != 0, enqueue, ..After::default() }
+    }
+
     /// Ends `begin_upgrade`: the page is writable and Dirty. Release: a writer that sees Dirty without UPGRADING
     /// protects after this thread's unprotect, never before.
     #[inline]
@@ -527,8 +539,10 @@ impl PageWord {
     /// threads that announce that they wait, touch the word. Release pairs with `begin_load`.
     #[inline]
     pub fn finish_evict(&self, stamp: Option<u32>) -> After {
-        let returns = self.0.load(Ordering::Relaxed) & RETURNS;
-        let old = self.0.swap(stamp.map_or(ABSENT, |stamp| ABSENT | returns | stamp << STAMP_SHIFT), Ordering::AcqRel);
+        // A page that leaves with its frame may have a void entry of its own.
+        let next =
+            |word: u32| word & QUEUED | stamp.map_or(ABSENT, |stamp| ABSENT | word & RETURNS | stamp << STAMP_SHIFT);
+        let old = self.update(|word| Some(next(word))).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, EVICTING);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
@@ -624,5 +638,45 @@ impl PageWord {
     #[inline]
     fn update(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A page that left memory for a file operation, and whose entry is still in a queue.
+    fn with_void_entry() -> PageWord {
+        let word = PageWord(AtomicU32::new(CLEAN | QUEUED));
+        assert_eq!(word.begin_invalidate(), Some((false, true)));
+        word.hold();
+        word.abort_load();
+        word
+    }
+
+    #[test]
+    fn a_page_of_a_frame_keeps_the_entry_that_it_has() {
+        let word = with_void_entry();
+        assert!(word.begin_load(word.look()));
+        word.stage(5);
+        word.finish_huge();
+        assert!(!word.leave_huge().enqueue, "a second entry");
+        let word = with_void_entry();
+        assert!(word.begin_load(word.look()));
+        word.stage(5);
+        word.finish_huge();
+        assert!(word.begin_evict_huge());
+        word.finish_evict(Some(3));
+        assert!(word.look().ghost().is_some() && word.void_entry() && !word.void_entry());
+    }
+
+    #[test]
+    fn a_store_that_is_refused_leaves_the_page_as_it_was() {
+        let word = PageWord(AtomicU32::new(CLEAN | QUEUED));
+        assert!(word.begin_upgrade(word.look()));
+        assert!(!word.abort_upgrade().enqueue && word.0.load(Ordering::Relaxed) == CLEAN | QUEUED);
+        // An evictor meets it meanwhile.
+        assert!(word.begin_upgrade(word.look()) && !word.begin_evict());
+        assert!(word.abort_upgrade().enqueue && word.0.load(Ordering::Relaxed) == CLEAN | QUEUED);
     }
 }

@@ -222,7 +222,8 @@ fn keep_writable(region: &Region, pages: &mut Range<usize>) -> Result<()> {
     // While it is held no writer protects any of them, not even one whose last write pin goes at this moment.
     let _held = region.writes().write_lock(pages.start / BLOCK_PAGES).lock();
     for page in pages.clone() {
-        if let Err(error) = region.take_space(page) {
+        // A system call that writes to a pinned page waits for the lock.
+        if let Err(error) = region.take_space_of_claimed(page) {
             return outcome(region, page, Outcome::Failed(install::TAKING_SPACE, error));
         }
     }

@@ -210,12 +210,13 @@ impl CleanQueues {
     /// Removes the entries of some pages of a region from all queues, and of frames that hold some of them.
     pub fn purge(&self, region: RegionId, pages: Range<usize>) -> Vec<Entry> {
         let overlaps = |entry: Entry| entry.page() < pages.end && entry.page() + entry.pages() > pages.start;
-        self.remove(|entry| entry.region() == region && overlaps(entry))
+        // An entry a page, and frames that begin before or end behind.
+        self.remove(pages.len().saturating_add(2), |entry| entry.region() == region && overlaps(entry))
     }
 
     /// Removes the entries of a region's frames from all queues.
     pub fn purge_frames(&self, region: RegionId) -> Vec<Entry> {
-        self.remove(|entry| entry.region() == region && entry.is_frame())
+        self.remove(usize::MAX, |entry| entry.region() == region && entry.is_frame())
     }
 
     /// Notes entries that are void; the caller has not given up the pages' free frames yet. When there may be too many for a cache of
@@ -228,8 +229,10 @@ impl CleanQueues {
         }
     }
 
-    fn remove(&self, condition: impl Fn(Entry) -> bool) -> Vec<Entry> {
-        let mut removed = Vec::new();
+    /// `most`: so many entries can meet the condition.
+    fn remove(&self, most: usize, condition: impl Fn(Entry) -> bool) -> Vec<Entry> {
+        // Room for all, since nothing may be allocated under a queue's lock: the program's allocator may touch pages, and wait for the lock.
+        let mut removed = Vec::with_capacity(most.min(self.next.len() * CHUNK));
         self.retain(|entry| {
             let goes = condition(entry);
             if goes {

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::page::entry::RegionId;
+use crate::pool::pool::Pool;
 use crate::pool::rings::{Rings, Taken};
 use crate::store::Store;
 use crate::sys::sync::{AtomicU32, Ordering};
@@ -16,14 +17,16 @@ use std::time::Duration;
 /// Writers, at most; a region keeps a cursor for each.
 pub const MOST_WRITERS: usize = 16;
 
+type ToFlush = (Arc<FlushRequest>, Arc<Pool>);
+
 /// The queue of a pool's writers.
 #[derive(Debug)]
 pub struct WriteQueue {
     /// Raised to wake the writers; slept on.
     wakes: AtomicU32,
     stop: AtomicBool,
-    /// Flushes to carry out, by writer.
-    flushes: Box<[Mutex<VecDeque<Arc<FlushRequest>>>]>,
+    /// Flushes to carry out, by writer. Each keeps the pool, and so the writers, until it has been carried out.
+    flushes: Box<[Mutex<VecDeque<ToFlush>>]>,
     rings: Option<Rings>,
 }
 
@@ -60,11 +63,6 @@ impl Failure {
     /// The failure of a page that was stored to before it was read, and could not be read.
     pub fn new(page: usize, error: i32) -> Self {
         Failure { page, pages: 1, error }
-    }
-
-    /// Its error number.
-    pub fn error(self) -> i32 {
-        self.error
     }
 
     /// The error that a flush returns for it.
@@ -124,16 +122,33 @@ impl WriteQueue {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Asks every writer for its part of a flush.
-    pub fn post(
-        &self,
+    fn lock(&self, writer: usize) -> MutexGuard<'_, VecDeque<ToFlush>> {
+        self.flushes[writer].lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// The next flush that a writer has to do its part of.
+    pub fn next_flush(&self, writer: usize) -> Option<ToFlush> {
+        self.lock(writer).pop_front()
+    }
+
+    /// Whether there is one.
+    pub fn has_flush(&self, writer: usize) -> bool {
+        !self.lock(writer).is_empty()
+    }
+}
+
+impl Pool {
+    /// Asks every writer for its part of a flush. `None`: there are no writers.
+    pub fn post_flush(
+        self: &Arc<Self>,
         region: RegionId,
         serial: u64,
         store: Arc<dyn Store>,
         pages: Range<usize>,
         stable: bool,
         asked: u32,
-    ) -> Arc<FlushRequest> {
+    ) -> Option<Arc<FlushRequest>> {
+        let queue = self.writers()?;
         let request = Arc::new(FlushRequest {
             region,
             serial,
@@ -142,27 +157,13 @@ impl WriteQueue {
             stable,
             asked,
             failure: Mutex::default(),
-            left: AtomicU32::new(self.writers() as u32),
+            left: AtomicU32::new(queue.writers() as u32),
             done: AtomicU32::new(0),
             outcome: Mutex::new(Ok(())),
         });
-        (0..self.writers()).for_each(|writer| self.lock(writer).push_back(request.clone()));
-        self.wake();
-        request
-    }
-
-    fn lock(&self, writer: usize) -> MutexGuard<'_, VecDeque<Arc<FlushRequest>>> {
-        self.flushes[writer].lock().unwrap_or_else(|poison| poison.into_inner())
-    }
-
-    /// The next flush that a writer has to do its part of.
-    pub fn next_flush(&self, writer: usize) -> Option<Arc<FlushRequest>> {
-        self.lock(writer).pop_front()
-    }
-
-    /// Whether there is one.
-    pub fn has_flush(&self, writer: usize) -> bool {
-        !self.lock(writer).is_empty()
+        (0..queue.writers()).for_each(|writer| queue.lock(writer).push_back((request.clone(), self.clone())));
+        queue.wake();
+        Some(request)
     }
 }
 

@@ -162,7 +162,9 @@ fn fill(ahead: &Ahead, region: &Region, page: usize) {
         let all = region.ahead_of(page);
         let pages = Pages { region: region.id(), first: all.start, count: all.len() };
         let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
-        reader.ask(&mut std::iter::once(ReadRequest::Fill(pages)), false);
+        if !reader.ask(&mut std::iter::once(ReadRequest::Fill(pages)), false) {
+            region.hints().abort_fill();
+        }
     }
     let are_long = region.hints().read_times().are_long();
     for reader in ahead.readers.iter().filter(|reader| reader.has_work()) {

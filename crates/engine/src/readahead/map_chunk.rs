@@ -17,28 +17,20 @@ use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
 use crate::sys::PAGE;
 
-/// The next step of a thread that trapped on a Staged page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Touch {
-    /// The page has moved on: look at its word again.
-    Again,
-    /// Another thread maps or drops the chunk: wait on the word.
-    Wait,
-}
-
 impl Ahead {
-    /// Serves a trap on a page that `seen` says is Staged: maps the whole chunk. Called by fault handlers.
-    pub fn touch(&self, page: PageRef<'_>, seen: Seen, is_store: bool) -> Touch {
-        let Some(number) = seen.slot().map(SlotNumber) else { return Touch::Again };
+    /// Serves a trap on a page that `seen` says is Staged: maps the whole chunk. True: look at the page's word again, for it has moved on. False:
+    /// wait on the word, since another thread maps or drops the chunk. Called by fault handlers.
+    pub fn touch(&self, page: PageRef<'_>, seen: Seen, is_store: bool) -> bool {
+        let Some(number) = seen.slot().map(SlotNumber) else { return true };
         if !self.staging.claim(number) {
-            return Touch::Wait;
+            return false;
         }
         let region = page.region();
         let chunk = self.staging.chunk(number);
         if chunk.region != region.id() || page.look().slot() != Some(number.0) {
             // The slot holds another chunk by now.
             self.put_back(number);
-            return Touch::Again;
+            return true;
         }
         // First, so that reading goes on while this thread maps.
         if let Some(stream) = self.streams.note_used(chunk.stream, chunk.count, is_store) {
@@ -58,7 +50,7 @@ impl Ahead {
         counters.ahead_used.add(mapped);
         region.counters_at(core).ahead_used.add(mapped);
         pool.waiting().wake_waiters();
-        Touch::Again
+        true
     }
 
     /// Moves a frame to its place, as one huge page. The trap has just made a page table there, beside which the kernel would split the huge

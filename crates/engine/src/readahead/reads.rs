@@ -11,6 +11,7 @@ use crate::pool::reader::{
     Destination, INLINE, LARGE_PIECE_PAGES, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader, Reading,
 };
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
+use crate::pool::streams::Expect;
 use crate::region::install::claim_run;
 use crate::region::page_ref::PageRef;
 use crate::region::registry::{self, InUse};
@@ -284,7 +285,9 @@ impl OnTurn<'_> {
             return true;
         }
         let end = region.ahead_of(all.start).end.min(all.end);
-        let absent = |page: &usize| region.is_in_file(*page) && region.word(*page).look().state() == State::Absent;
+        let is_wanted = |page: &usize| is_awaited || region.hints().expect_at(*page) != Expect::Random;
+        let is_absent = |page: &usize| region.word(*page).look().state() == State::Absent;
+        let absent = |page: &usize| region.is_in_file(*page) && is_wanted(page) && is_absent(page);
         let Some(first) = (all.start..end).find(absent) else { return done(all.len()) };
         // All of the piece lies in one stripe of the region.
         let most = (end - first).min(FRAME_PAGES - first % FRAME_PAGES);

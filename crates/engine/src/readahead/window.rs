@@ -86,17 +86,27 @@ impl OnTurn<'_> {
         match registry::enter(position.start.region).filter(|region| std::ptr::eq(&**region.pool(), pool)) {
             Some(region) => {
                 let (share, slots) = self.share(&region);
+                let mut begun = 0;
                 loop {
                     had_room = self.has_room();
                     let position = &self.reading.positions[number];
                     let window = position.window.min(share);
-                    if window < LEAST_CHUNK || position.outstanding >= window || !had_room {
+                    let before = position.outstanding;
+                    if window < LEAST_CHUNK || before >= window || !had_room {
+                        break;
+                    }
+                    if begun > window {
+                        // Another thread maps pages as fast as this one reads them. Other streams come first, and this thread may have a
+                        // program to run.
+                        self.reader.pending.fetch_or(1 << number, Ordering::SeqCst);
+                        self.reader.wake();
                         break;
                     }
                     if !self.read_on(&region, number, window, slots, None) {
                         break;
                     }
                     let position = &self.reading.positions[number];
+                    begun += position.outstanding - before;
                     let is_inline = self.reader.reads_inline.load(Ordering::Relaxed);
                     if is_inline && position.in_frames && position.outstanding <= window {
                         // While this thread is in the system call, another reads the next frame. It may be one frame more than

@@ -16,7 +16,6 @@ use crate::region::userfaultfds;
 use crate::sys::PAGE;
 use crate::sys::signal::Blocked;
 use crate::sys::sync::{Ordering, fence};
-use std::ops::Range;
 
 /// Reads that a waiting thread finishes once its page is there: about as many as the program asks for at a time.
 const MORE: usize = 16;
@@ -99,7 +98,9 @@ impl OnTurn<'_> {
             Destination::Chunk(slot, chunk) => self.stage(region, slot, chunk, filled),
             Destination::Piece { first, count, protected_queue, is_awaited } => {
                 let memory = self.reading.piece_memory(number, count);
-                let mapped = self.map_piece(region, first..first + count, protected_queue, filled, memory);
+                let there = filled.div_ceil(PAGE);
+                clear_tail(memory, filled, there);
+                let mapped = install::install_claimed(region, first..first + count, there, memory, protected_queue);
                 if count > PIECE_PAGES {
                     self.note_large_ended();
                 }
@@ -138,22 +139,6 @@ impl OnTurn<'_> {
         } else {
             ahead.staging.free(number, true);
         }
-    }
-
-    /// Maps the pages of a piece that were read. Returns how many.
-    fn map_piece(
-        &mut self,
-        region: &Region,
-        pages: Range<usize>,
-        protected_queue: u64,
-        filled: usize,
-        memory: *mut u8,
-    ) -> usize {
-        let count = filled.div_ceil(PAGE);
-        if count > 0 {
-            clear_tail(memory, filled, count);
-        }
-        install::install_claimed(region, pages, count, memory, protected_queue)
     }
 }
 

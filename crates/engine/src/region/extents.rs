@@ -4,7 +4,7 @@
 use crate::sys::lock::Guarded;
 use std::ops::Range;
 
-/// The parts that a region's maps cover, pages, one entry a map.
+/// The parts that a region's maps cover, pages, one entry a map. Fault handlers wait for the list.
 #[derive(Debug)]
 pub struct Extents(Guarded<Vec<Range<usize>>>);
 
@@ -15,17 +15,12 @@ impl Default for Extents {
 }
 
 impl Extents {
-    /// Runs `then` on the list. Fault handlers wait for it.
-    fn with<R>(&self, then: impl FnOnce(&mut Vec<Range<usize>>) -> R) -> R {
-        self.0.with(then)
-    }
-
     /// Notes a map.
     pub fn add(&self, map: Range<usize>) {
         let mut larger = Vec::new();
         loop {
             // A thread that traps inside the allocator may wait for the lock, so nothing is allocated or freed under it.
-            let wanted = self.with(|maps| {
+            let wanted = self.0.with(|maps| {
                 if maps.len() == maps.capacity() && larger.capacity() > maps.len() {
                     larger.append(maps);
                     std::mem::swap(maps, &mut larger);
@@ -43,7 +38,7 @@ impl Extents {
 
     /// Forgets one.
     pub fn remove(&self, map: &Range<usize>) {
-        self.with(|maps| {
+        self.0.with(|maps| {
             if let Some(at) = maps.iter().position(|one| one == map) {
                 maps.swap_remove(at);
             }
@@ -54,7 +49,7 @@ impl Extents {
     pub fn all(&self) -> Vec<Range<usize>> {
         let mut all = Vec::new();
         loop {
-            let wanted = self.with(|maps| {
+            let wanted = self.0.with(|maps| {
                 let fits = maps.len() <= all.capacity();
                 if fits {
                     all.extend_from_slice(maps);
@@ -82,7 +77,7 @@ impl Extents {
 
     /// The pages around a page from the first start to the last end of the maps that it is part of; empty when it is part of none.
     pub fn around(&self, page: usize) -> Range<usize> {
-        self.with(|maps| {
+        self.0.with(|maps| {
             let here = maps.iter().filter(|map| map.contains(&page));
             here.fold(page..page, |all, map| all.start.min(map.start)..all.end.max(map.end))
         })

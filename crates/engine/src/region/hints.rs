@@ -93,6 +93,11 @@ impl Hints {
         !self.filled.swap(true, Ordering::Relaxed)
     }
 
+    /// Takes that back: nobody could be asked.
+    pub fn abort_fill(&self) {
+        self.filled.store(false, Ordering::Relaxed);
+    }
+
     /// The user's expectation of a page.
     #[inline]
     pub fn expect_at(&self, page: usize) -> Expect {

@@ -130,8 +130,8 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
     }
 }
 
-/// Claims neighbouring pages from `first` on, as far as they are absent, `most` of them at most. The caller has as many free frames; those
-/// that are left are given back. Returns how many pages were claimed, and a bit for each whose queue is the protected one.
+/// Claims neighbouring pages from `first` on, as far as they are absent and mapped, `most` of them at most. The caller has as many free frames;
+/// those that are left are given back. Returns how many pages were claimed, and a bit for each whose queue is the protected one.
 pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usize>, core: usize) -> (usize, u64) {
     let pool = region.pool();
     let (mut count, mut protected_queue) = (0, 0);
@@ -139,8 +139,11 @@ pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usiz
         protected_queue |= u64::from(pool.note_missed(core, seen.ghost())) << count;
         count += 1;
     }
-    pool.give_free_frames(core, most - count);
-    (count, protected_queue)
+    // Asked again, now that they are claimed: who unmaps pages notes that first, and then takes them out of memory.
+    let mapped = region.ahead_of(first).end.saturating_sub(first).min(count);
+    (first + mapped..first + count).for_each(|page| unclaim(region, page));
+    pool.give_free_frames(core, most - mapped);
+    (mapped, protected_queue)
 }
 
 /// Maps the first of the pages that [`claim_run`] has claimed, with the bytes at `from`. Gives up the rest, and its free frames. Returns

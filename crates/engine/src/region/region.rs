@@ -319,10 +319,16 @@ impl Region {
         self.converted.load(Ordering::Acquire)
     }
 
+    /// Whether some of its addresses are foreign, or were (`registry::has`).
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
     /// Whether the addresses of some pages are the region's own, and no address of the region ever was foreign. If the caller has claimed
     /// these pages, the answer holds until it lets them go.
     pub fn owns(&self, pages: &Range<usize>) -> bool {
-        !self.is_converted() && !self.cut.load(Ordering::Acquire) && pages.end * PAGE <= self.span()
+        !self.is_converted() && !self.is_cut() && pages.end * PAGE <= self.span()
     }
 
     /// Gives the memory of some pages' words back to the kernel: the words are zero then. False: the kernel refused, and they are
@@ -517,14 +523,20 @@ impl Region {
     /// is full, and with ESTALE where the region has ended and has no file any more.
     #[inline]
     pub fn take_space(&self, page: usize) -> std::result::Result<(), i32> {
-        if self.has_space(page) { Ok(()) } else { self.reserve_space(page) }
+        if self.has_space(page) { Ok(()) } else { self.reserve_space(page, None) }
+    }
+
+    /// Does the same for a page that the caller has claimed, on file systems without fallocate(2), too: `take_space` allocates nothing there.
+    #[inline]
+    pub fn take_space_of_claimed(&self, page: usize) -> std::result::Result<(), i32> {
+        if self.has_space(page) { Ok(()) } else { self.reserve_space(page, Some(self.pool.zeros())) }
     }
 
     #[cold]
-    fn reserve_space(&self, page: usize) -> std::result::Result<(), i32> {
-        // The caller has trapped and holds no page yet that would keep the region.
+    fn reserve_space(&self, page: usize, zeros: Option<*const u8>) -> std::result::Result<(), i32> {
+        // The caller has trapped and may hold no page yet that would keep the region.
         let _entered = registry::enter(self.id()).filter(|region| ptr::eq(&**region, self)).ok_or(libc::ESTALE)?;
-        self.space.reserve(page, &*self.store, self.pool.zeros())
+        self.space.reserve(page, &*self.store, zeros)
     }
 
     /// Forgets what is known of the file from a page on: it was cut there, or others may have changed it.

@@ -3,7 +3,8 @@
 //!
 //! A bit for each page says that the file has blocks for it. The first store to a page without the bit asks the file (lseek(2)
 //! `SEEK_HOLE`). If the page is data, the bits up to the next hole are set, for a block of pages at most. If it is in a hole, blocks are
-//! allocated (fallocate(2)); zeros are written where the file system cannot do that.
+//! allocated (fallocate(2)). Where the file system cannot do that zeros are written, by a thread that has claimed the page: a system call may
+//! be writing there.
 //!
 //! The number of pages to allocate at a time is learnt from the bits that are set: the largest aligned group around the page of which a
 //! quarter has them. So a file that is filled from front to back, or in any order, costs few calls, and a file with few stores takes at
@@ -60,9 +61,10 @@ impl Space {
     }
 
     /// Allocates blocks for a page that has none, unless it lies past the file's end. Fails with an error number: ENOSPC, EDQUOT or another
-    /// one of the file system's. `zeros` is a page of zeros. Waits for the file alone.
+    /// one of the file system's. Waits for the file alone. `zeros`: a page of zeros, if the caller has claimed the page, so that no system
+    /// call writes there meanwhile. Without it nothing is done where zeros have to be written: the page has no bit then.
     #[cold]
-    pub fn reserve(&self, page: usize, store: &dyn Store, zeros: *const u8) -> Result<(), i32> {
+    pub fn reserve(&self, page: usize, store: &dyn Store, zeros: Option<*const u8>) -> Result<(), i32> {
         let _blocked = Blocked::all();
         let _one = self.lock.lock();
         if self.has(page) {
@@ -89,9 +91,11 @@ impl Space {
                 Ok(()) => break,
                 Err(_) if run.len() > 1 => run = page..page + 1,
                 Err(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::EPERM) => {
-                    if is_known {
-                        // SAFETY: a page of zeros, as the hole is: while this thread has the lock nobody stores there.
-                        unsafe { store.write_pages(page, zeros, 1, u64::MAX)? };
+                    match zeros {
+                        // SAFETY: a page of zeros, as the hole is: while the page is claimed nobody stores there.
+                        Some(zeros) if is_known => unsafe { store.write_pages(page, zeros, 1, u64::MAX)? },
+                        None if is_known => return Ok(()),
+                        _ => {}
                     }
                     break;
                 }

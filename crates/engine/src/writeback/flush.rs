@@ -1,7 +1,7 @@
 //! Flushes. When one returns, everything that was dirty in its range is in the file, or on stable storage.
 
 use crate::error::{Error, Result};
-use crate::pool::mailbox::{FlushRequest, WriteQueue};
+use crate::pool::mailbox::FlushRequest;
 use crate::pool::pool::Pool;
 use crate::region::in_flight::Mark;
 use crate::region::region::Region;
@@ -18,9 +18,10 @@ use std::sync::atomic::Ordering;
 /// A flush of more dirty pages is shared out between the writers. For fewer, handing it over would take longer.
 const MANY_PAGES: usize = 256;
 
-fn post(writers: &WriteQueue, region: &Region, pages: Range<usize>, stable: bool) -> Arc<FlushRequest> {
+/// `None`: there are no writers.
+fn post(region: &Region, pages: Range<usize>, stable: bool) -> Option<Arc<FlushRequest>> {
     let asked = region.in_flight().resizes().moment().0;
-    writers.post(region.id(), region.serial(), region.store().clone(), pages, stable, asked)
+    region.pool().post_flush(region.id(), region.serial(), region.store().clone(), pages, stable, asked)
 }
 
 /// The region of a request. `None`: the region is gone, and all of it has been saved.
@@ -82,24 +83,29 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
     // The cache's count is asked first, since it costs only a sum.
     let pool = region.pool();
     let many = || pool.dirty_pages() > MANY_PAGES && region.dirty().count(pages.clone(), MANY_PAGES) > MANY_PAGES;
-    match pool.writers().filter(|_| many()) {
-        Some(writers) => complete(region, || post(writers, region, pages.clone(), false).wait())?,
-        None => write_out(region, pages)?,
+    if many() {
+        complete(region, || match post(region, pages.clone(), false) {
+            Some(request) => request.wait(),
+            None => write(region, pages.clone()),
+        })?;
+    } else {
+        write_out(region, pages)?;
     }
     if stable { sync(region) } else { Ok(()) }
 }
 
 /// Starts a flush to stable storage. `None`: there are no writers, or the region is never saved.
 pub fn flush_later(region: &Region, pages: Range<usize>) -> Option<Arc<FlushRequest>> {
-    let writers = region.pool().writers().filter(|_| region.scratch().is_none())?;
-    Some(post(writers, region, pages, true))
+    if region.scratch().is_some() { None } else { post(region, pages, true) }
 }
 
 /// Flushes in this thread alone, and not to stable storage.
 pub fn write_out(region: &Region, pages: Range<usize>) -> Result<()> {
-    complete(region, || {
-        sweep::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.into_error(&**region.store()))
-    })
+    complete(region, || write(region, pages.clone()))
+}
+
+fn write(region: &Region, pages: Range<usize>) -> Result<()> {
+    sweep::write_out(region, pages, Stripe::ALL).map_err(|failure| failure.into_error(&**region.store()))
 }
 
 /// Repeats `flush` until no change of the file's length was under way meanwhile (`region/in_flight.rs`).

@@ -66,7 +66,7 @@ impl Writer {
         while !self.queue.is_stopped() {
             let again = match pool.upgrade() {
                 Some(pool) => {
-                    while let Some(request) = self.queue.next_flush(stripe.index) {
+                    while let Some((request, pool)) = self.queue.next_flush(stripe.index) {
                         flush::carry_out(&pool, &request, stripe);
                     }
                     if stripe.index == 0 {

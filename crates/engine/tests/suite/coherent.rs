@@ -216,6 +216,49 @@ fn no_flush_says_that_bytes_are_in_the_file_while_a_truncation_has_them() {
     assert_eq!(byte, [99]);
 }
 
+/// Blocks for a store to a hole are zeros that are written there, which must not meet a call's bytes.
+#[test]
+fn calls_and_stores_meet_in_holes_of_a_file_system_without_fallocate() {
+    const PAGES: usize = 2000;
+    // Files of blocks that are listed one by one, as ext3 has them.
+    let Some(disk) = common::small_disk_with(&["-O", "^extent,^64bit"]) else { return };
+    let path = disk.path("file");
+    let file = create(&path, &[]);
+    file.set_len((PAGES * PAGE) as u64).unwrap();
+    // SAFETY: numbers, and an open descriptor.
+    let refused = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, PAGE as i64) } != 0;
+    assert!(refused, "this file system was to have no fallocate(2)");
+    let cache = cache(64);
+    let mut map = map(&file, &cache, PAGES);
+    let (base, turn) = (map.as_mut_ptr() as usize, AtomicUsize::new(0));
+    // Both are at the same page.
+    let meet = |page: usize| {
+        turn.fetch_add(1, Ordering::SeqCst);
+        while turn.load(Ordering::SeqCst) < 2 * (page + 1) {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for page in 0..PAGES {
+                meet(page);
+                // SAFETY: inside the map; the other thread writes other bytes.
+                unsafe { ((base + page * PAGE) as *mut u8).write_volatile(page as u8 | 1) };
+            }
+        });
+        for page in 0..PAGES {
+            meet(page);
+            write(&file, page * PAGE + 100, &[&[page as u8 | 2]]);
+        }
+    });
+    map.flush().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    for page in 0..PAGES {
+        assert_eq!([bytes[page * PAGE], bytes[page * PAGE + 100]], [page as u8 | 1, page as u8 | 2], "page {page}");
+        assert_eq!(map[page * PAGE + 100], page as u8 | 2, "page {page}");
+    }
+}
+
 #[test]
 fn a_call_that_was_not_made_changes_no_byte() {
     if !ready() {

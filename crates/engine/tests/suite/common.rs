@@ -241,7 +241,8 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    pub fn new() -> Result<Self, String> {
+    /// `options`: of mkfs.ext4(8).
+    pub fn new(options: &[&str]) -> Result<Self, String> {
         let image = folder();
         let file = create(&image.path().join("image"), &[]);
         file.set_len(24 << 20).map_err(|error| error.to_string())?;
@@ -253,7 +254,10 @@ impl SmallDisk {
             let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
             if done.status.success() { Ok(()) } else { Err(format!("{program}: {said}")) }
         };
-        run("mkfs.ext4", &["-q".as_ref(), "-m0".as_ref(), device.0.as_os_str()])?;
+        let mut args: Vec<&std::ffi::OsStr> = vec!["-q".as_ref(), "-m0".as_ref()];
+        args.extend(options.iter().map(std::ffi::OsStr::new));
+        args.push(device.0.as_os_str());
+        run("mkfs.ext4", &args)?;
         run("mount", &[device.0.as_os_str(), mounted.as_os_str()])?;
         Ok(SmallDisk { folder: image, _device: device })
     }
@@ -313,10 +317,14 @@ impl Drop for SmallDisk {
 }
 
 pub fn small_disk() -> Option<SmallDisk> {
+    small_disk_with(&[])
+}
+
+pub fn small_disk_with(options: &[&str]) -> Option<SmallDisk> {
     if !ready() {
         return None;
     }
-    SmallDisk::new().inspect_err(|why| skip(why)).ok()
+    SmallDisk::new(options).inspect_err(|why| skip(why)).ok()
 }
 
 /// The error's text, which must name the file.

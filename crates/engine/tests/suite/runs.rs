@@ -192,6 +192,30 @@ fn a_file_that_fits_is_read_whole() {
     }
 }
 
+/// But for what the program said it reads at random.
+#[test]
+fn what_is_read_at_random_is_not_read_with_the_rest() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let file = stamped(&folder.path().join("file"), PAGES);
+    let mut random = Random::new(seed(7));
+    let cache = Cache::new(2 * PAGES * PAGE).unwrap();
+    let map = map(&cache, &file);
+    map.advise_range(Advice::Random, PAGES / 2 * PAGE, PAGES / 2 * PAGE).unwrap();
+    let mut touch = || {
+        let page = random.below(PAGES / 2);
+        read_row(&map, page..page + 1);
+    };
+    until("the rest is read", || {
+        touch();
+        settle(&cache).filled_pages > PAGES as u64 / 4
+    });
+    let stats = settle(&cache);
+    assert!(stats.resident_pages <= PAGES as u64 / 2, "{stats:?}");
+}
+
 /// A cache that others have most of is not taken from them for that.
 #[test]
 fn what_fits_is_not_read_where_there_is_no_room() {

@@ -3,10 +3,10 @@
 
 use crate::common::*;
 use fastmap::faults::{self, Faults};
-use fastmap::{Cache, Error, Map};
+use fastmap::{Cache, Error, Fallback, Map, by_address};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -228,6 +228,48 @@ fn past_the_end_a_system_call_fails_and_later_does_not() {
     assert_eq!((write(6), errno()), (-1, libc::EFAULT));
     file.set_len(8 * PAGE as u64).unwrap();
     until("the poison is lifted", || write(6) == PAGE as isize);
+}
+
+/// The program maps other memory where pages past the end were poisoned.
+#[test]
+fn memory_in_the_place_of_poisoned_pages_is_left_alone() {
+    by_service!();
+    let folder = folder();
+    let (file, out) = (create(&folder.path().join("file"), &[1; 5000]), create(&folder.path().join("out"), &[]));
+    let request = by_address::Request {
+        addr: 0,
+        len: 8 * PAGE,
+        prot: libc::PROT_READ,
+        flags: libc::MAP_SHARED,
+        offset: 0,
+        one_writer: true,
+        fallback: Fallback::Refuse,
+        async_stores: false,
+        layers: true,
+    };
+    let cache = small();
+    // SAFETY: a map of the test's own; nobody uses what is unmapped.
+    unsafe {
+        let at = by_address::map(file.as_fd(), &cache, &request).unwrap().expect("served by the cache") as usize;
+        let page = |page: usize| (at + page * PAGE) as *mut u8;
+        for poisoned in [5, 6] {
+            assert_eq!((libc::pwrite(out.as_raw_fd(), page(poisoned).cast(), PAGE, 0), errno()), (-1, libc::EFAULT));
+        }
+        by_address::unmap(page(4) as usize, 4 * PAGE).unwrap();
+        by_address::make_way(page(5) as usize, 2 * PAGE).unwrap();
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let own = libc::mmap(page(5).cast(), 2 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        assert_eq!(own, page(5).cast());
+        [5, 6].into_iter().for_each(|stored| page(stored).write_volatile(7));
+        // Several times as long as poison lasts.
+        let end = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < end {
+            assert_eq!((page(5).read_volatile(), page(6).read_volatile()), (7, 7));
+        }
+        assert_eq!(page(0).read_volatile(), 1);
+        by_address::unmap(at, 4 * PAGE).unwrap();
+        libc::munmap(own, 2 * PAGE);
+    }
 }
 
 /// As many calls past the end at a time as the list of poisoned pages does not hold.

@@ -8,6 +8,27 @@ use std::time::Duration;
 
 // --- who writes when --------------------------------------------------------------------------------------------------
 
+/// It is the writers', which go on for it.
+#[test]
+fn a_flush_ends_though_its_map_and_its_cache_are_gone() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(8 * PAGE));
+    for round in 0..quick_or_full(200, 1000) {
+        let cache = Cache::builder().capacity(Cache::MIN_CAPACITY).keeper(false).build().unwrap();
+        let mut map = map_mut(&cache, &file);
+        map[round % 8 * PAGE] = round as u8;
+        let flush = map.flush_async();
+        drop((map, cache));
+        until("the flush ends", || flush.is_done());
+        flush.wait().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap()[round % 8 * PAGE], round as u8);
+    }
+}
+
 #[test]
 fn what_has_been_dirty_for_long_is_written_without_being_asked_for() {
     if !ready() {
