@@ -50,7 +50,7 @@ try:
 
 # Not after `build`: on the machine that it is installed on there may be no Rust. Nobody links with what is in lib/fastmap.
 install:
-	@test -e $(BUILT)/fastmap -a -e $(BUILT)/fastmap-bench -a -e $(BUILT)/libfastmap_capi.so -a -e $(BUILT)/share || { echo "make: nothing built in $(BUILT): run 'make' first" >&2; exit 1; }
+	@test -e $(BUILT)/fastmap -a -e $(BUILT)/fastmap-bench -a -e $(BUILT)/libfastmap_capi.so -a -e $(BUILT)/share || { echo "make: nothing built in $(BUILT): run 'make$(if $(filter dev,$(PROFILE)), PROFILE=dev)' first" >&2; exit 1; }
 	install -d $(TO)/bin $(TO)/lib/fastmap $(TO)/lib/pkgconfig $(TO)/include
 	install -s -m 755 $(BUILT)/fastmap $(if $(BENCH),$(BUILT)/fastmap-bench) $(TO)/bin/
 	install -s -m 755 $(BUILT)/libfastmap_capi.so $(TO)/lib/libfastmap.so.$(VERSION)

@@ -13,7 +13,10 @@
 #include <string.h>
 
 static void fail(const char *what) {
-    fprintf(stderr, "rows: %s: %s\n", what, *fm_last_error() ? fm_last_error() : strerror(errno));
+    if (*fm_last_error())
+        fprintf(stderr, "rows: %s\n", fm_last_error());
+    else
+        fprintf(stderr, "rows: %s: %s\n", what, strerror(errno));
     exit(1);
 }
 

@@ -84,9 +84,13 @@ struct Who<'a> {
 impl Who<'_> {
     fn of(args: &AttachArgs) -> Result<Who<'_>, Failure> {
         let mut family = BTreeSet::new();
-        for pid in &args.pid {
-            let missing = || Failure::new(pid, "no such process", "give one that ps(1) shows");
-            family.insert(Process::of(*pid).ok_or_else(missing)?);
+        family.extend(args.pid.iter().filter_map(|pid| Process::of(*pid)));
+        for pid in args.pid.iter().filter(|pid| !family.iter().any(|process| process.pid == **pid)) {
+            let missing = Failure::new(pid, "no such process", "give one that ps(1) shows");
+            if family.is_empty() {
+                return Err(missing);
+            }
+            eprintln!("fastmap: {missing}");
         }
         let group = args.group.as_deref().map(folder).transpose()?;
         let who = Who { args, named: family.clone(), family, group };

@@ -52,7 +52,15 @@ struct Finding {
 ///
 /// The path cannot be opened, or no file can be made in the directory.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
-    let file = file_at(&args.path)?;
+    let (path, file) = match file_at(&args.path) {
+        // The machine is what is asked for, not the folder that this user happens to be in.
+        Err(_) if args.path == Path::new(".") => {
+            let folder = std::env::temp_dir();
+            let file = file_at(&folder)?;
+            (folder, file)
+        }
+        found => (args.path.clone(), found?),
+    };
     let steering: Vec<Finding> = fastmap_steer::requirements::of_machine().into_iter().map(Finding::from).collect();
     let mut findings: Vec<Finding> = requirements::of_machine().into_iter().map(Finding::from).collect();
     findings.extend(requirements::of_file(&file).into_iter().map(Finding::from));
@@ -61,14 +69,14 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let (can_steer, can_cache) = (are_met(&steering), are_met(&findings));
     let in_memory = fastmap::by_address::is_in_memory(file.as_fd());
     let read_s = if in_memory { None } else { read_time(&file).map(|time| time.as_secs_f64()) };
-    let machine = Machine::of(&args.path);
+    let machine = Machine::of(&path);
     let diagnosis = Diagnosis { machine, read_s, can_steer, steering, can_cache, in_memory, findings };
     if args.json {
         let text = serde_json::to_string_pretty(&diagnosis)
             .map_err(|e| Failure::new("doctor", e, "this is an error in fastmap: please report it"))?;
         crate::print(&(text + "\n"));
     } else {
-        crate::print(&text(&args.path, &diagnosis));
+        crate::print(&text(&path, &diagnosis));
     }
     Ok(ExitCode::from(u8::from(!can_steer)))
 }
@@ -99,18 +107,15 @@ fn read_time(file: &File) -> Option<Duration> {
 
 /// Opens the file. For a directory, makes a file without a name in it.
 fn file_at(path: &Path) -> Result<File, Failure> {
-    let refused = |e: std::io::Error| {
-        Failure::new(
-            path.display(),
-            format!("cannot be looked at: {e}"),
-            "name a readable file or a writable directory",
-        )
+    let failed = |what: &str, e: std::io::Error| {
+        Failure::new(path.display(), format!("{what}: {e}"), "name a readable file or a writable directory")
     };
+    let (refused, unwritable) = (|e| failed("cannot be looked at", e), |e| failed("cannot be written", e));
     if !path.metadata().map_err(refused)?.is_dir() {
         return File::open(path).map_err(refused);
     }
-    let mut file = tempfile::tempfile_in(path).map_err(refused)?;
-    file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_all()).map_err(refused)?;
+    let mut file = tempfile::tempfile_in(path).map_err(unwritable)?;
+    file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_all()).map_err(unwritable)?;
     Ok(file)
 }
 

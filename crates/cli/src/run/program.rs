@@ -131,7 +131,7 @@ fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8], needs_li
         ),
         Elf::Static => refuse(
             "is statically linked, so no library can be put into it",
-            "use a build that is linked dynamically, or call libfastmap from the program itself",
+            "leave out --cache and --heap, for it can be steered; or use a build that is linked dynamically",
         ),
         Elf::OtherLoader(loader) => refuse(
             &format!("uses the C library of {loader}, and FastMap's libraries are built for glibc"),

@@ -231,7 +231,7 @@ mod tests {
         assert!(lines[1].starts_with("|.░▒▓█| 12.8M each"), "{text}");
         assert_eq!(lines[2], "ext4 on /dev/vda, readahead 128K");
         assert_eq!(lines[3], "  7 db: rw shared, 64.0M");
-        assert_eq!(lines[4], "2 processes that you may not look at are left out; root sees them");
+        assert_eq!(lines[4], "2 processes that you may not look at are left out; the machine's root sees them");
         let json: Value = serde_json::from_str(&told.json()).unwrap();
         assert_eq!((&json["file"]["cached_bytes"], &json["file"]["cells"][4]), (&(16 << 20).into(), &1.0.into()));
     }

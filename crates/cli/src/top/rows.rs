@@ -57,8 +57,8 @@ pub fn of(watch: &Watch) -> Vec<Row> {
 pub fn hidden(count: usize) -> Option<String> {
     match count {
         0 => None,
-        1 => Some("1 process that you may not look at is left out: root may".into()),
-        _ => Some(format!("{count} processes that you may not look at are left out; root sees them")),
+        1 => Some("1 process that you may not look at is left out: the machine's root may".into()),
+        _ => Some(format!("{count} processes that you may not look at are left out; the machine's root sees them")),
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn those_left_out_are_counted() {
         assert_eq!(hidden(0), None);
-        assert_eq!(hidden(1).unwrap(), "1 process that you may not look at is left out: root may");
+        assert_eq!(hidden(1).unwrap(), "1 process that you may not look at is left out: the machine's root may");
         assert!(hidden(12).unwrap().starts_with("12 processes "));
     }
 

@@ -46,6 +46,15 @@ fn one_that_needs_nothing_is_left_as_it_is() {
 }
 
 #[test]
+fn one_that_is_not_there_does_not_keep_the_others_from_it() {
+    let (dir, sleeper) = (dir(), Sleeper::start());
+    let said = fastmap(dir.path(), &format!("attach --for 1s {} 4194305", sleeper.pid()));
+    said.succeeded();
+    assert_eq!(said.stdout, format!("{} sleep: nothing was to be done\n", sleeper.pid()));
+    assert!(said.stderr.contains("4194305: no such process"), "{}", said.stderr);
+}
+
+#[test]
 fn it_ends_when_the_last_of_them_has_ended() {
     let (dir, mut sleeper) = (dir(), Sleeper::start());
     let pid = sleeper.pid();

@@ -34,6 +34,16 @@ fn what_is_not_there_is_told() {
     fastmap(dir.path(), "frobnicate").failed_with(2, &["frobnicate", "see `fastmap --help`"]);
 }
 
+/// Steering needs no folder to write in.
+#[test]
+fn the_machine_is_looked_at_from_a_folder_that_cannot_be_written() {
+    let ran = fastmap(std::path::Path::new("/proc/self"), "doctor --json");
+    ran.succeeded();
+    let out: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(out["can_steer"].as_bool(), Some(true));
+    fastmap(std::path::Path::new("/"), "doctor /proc/self").failed_with(1, &["/proc/self: cannot be written"]);
+}
+
 #[test]
 fn files_in_memory_need_no_cache() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return skipped("no folder in /dev/shm") };
