@@ -154,13 +154,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 false => calm,
             };
             let until = now() + long;
-            let mut ended = false;
-            loop {
+            let (mut ended, mut has_changed) = (false, false);
+            while !has_changed {
                 let Some(has_ended) = self.rest(STEP.min(until.saturating_sub(now())), &mut nap) else { return };
                 ended |= has_ended;
-                if now() >= until || self.has_changed() {
+                if now() >= until {
                     break;
                 }
+                has_changed = self.has_changed();
             }
             soon = if ended { 20 } else { soon.saturating_sub(1) };
             let Some(now_spent) = self.effort.look() else { return };
@@ -194,6 +195,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 let before = self.look();
                 for (one, new) in self.held.iter_mut().zip(before) {
                     let new = one.merged(new);
+                    // Touches from before the change would hide the walk that has begun.
+                    let new = if has_changed { Vec::new() } else { new };
                     one.before = merge(std::mem::take(&mut one.before), new);
                 }
             }
