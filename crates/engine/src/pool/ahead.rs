@@ -1,11 +1,5 @@
-//! The state of reading ahead: streams, chunks that are read and not yet mapped, and requests to the readers.
-//!
-//! A chunk's slot (`staging.rs`) says which thread may change its pages' words:
-//!
-//! * The thread that has a reader's turn takes a slot, claims pages (Loading), reads them, makes them Staged, and makes the slot ready.
-//! * A thread that traps on a Staged page claims the slot, and maps the whole chunk (`readahead/`).
-//! * A thread that needs the slot, its memory, or the pages to be absent claims the slot, and makes the pages Absent again
-//!   (`evict/staged.rs`).
+//! The state of reading ahead: streams, chunks that are read and not yet mapped, and requests to the readers. Which thread may change the words of
+//! a chunk's pages is said in `readahead/map_chunk.rs`.
 
 use crate::pool::reader::Reader;
 use crate::pool::runs::OpenRuns;

@@ -41,9 +41,7 @@ impl Rings {
             Some(Taken(place)).filter(|ring| ring.works())
         })
     }
-}
 
-impl Rings {
     /// Waits until the writes in flight of a program that has ended are over, however long they take: a write that landed later might
     /// overwrite something newer. For the keeper, which alone is left.
     pub fn await_writes(&self) {

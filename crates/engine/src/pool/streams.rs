@@ -95,9 +95,7 @@ impl MissHistory {
         entry.steps.store(u32::from(nearest != 0), Ordering::Relaxed);
         None
     }
-}
 
-impl MissHistory {
     /// Whether a miss is within so many pages of an earlier one that may belong to the same sequence. `now`: as for `note`.
     pub fn has_near(&self, here: u64, now: usize, pages: usize) -> bool {
         self.entries.iter().any(|entry| {

@@ -5,9 +5,10 @@ use crate::pool::ahead::Ahead;
 use crate::pool::reader::{LARGE_PIECE_PAGES, Pages, ReadRequest};
 use crate::pool::runs::{Begun, GoesOn, MOST_LONG, MOST_RUN};
 use crate::pool::streams::{AGAIN, ENOUGH, ENOUGH_AFTER_WASTE, Expect, FIRST_WINDOW, Stride};
+use crate::readahead::prefetch;
 use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
-use crate::sys::{PAGE, cpu};
+use crate::sys::PAGE;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -161,7 +162,7 @@ fn fill(ahead: &Ahead, region: &Region, page: usize) {
     if region.hints().begin_fill() {
         let all = region.ahead_of(page);
         let pages = Pages { region: region.id(), first: all.start, count: all.len() };
-        let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
+        let reader = prefetch::here(ahead);
         if !reader.ask(&mut std::iter::once(ReadRequest::Fill(pages)), false) {
             region.hints().abort_fill();
         }

@@ -28,7 +28,8 @@ pub fn ask(region: &Region, pages: Range<usize>) -> bool {
     hand_over(ahead, region, here(ahead), std::iter::once(request), pages.len(), true)
 }
 
-fn here(ahead: &Ahead) -> &Reader {
+/// The reader that a processor asks first.
+pub fn here(ahead: &Ahead) -> &Reader {
     &ahead.readers[cpu::current() % ahead.readers.len()]
 }
 

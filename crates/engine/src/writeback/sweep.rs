@@ -128,12 +128,12 @@ pub fn sweep(region: &Region, stripe: Stripe, wanted: usize, mut enough: impl Fn
 /// Writes the expired blocks of a stripe of a region: those that were dirty at each of the last [`EXPIRED_TICKS`] ticks, or
 /// were filled from front to back. With `tick`, this call is one more tick. Signals are blocked.
 pub fn write_expired(region: &Region, stripe: Stripe, tick: bool) -> Swept {
-    let dirty = region.dirty();
-    let mut flight = Flight::new(region, true);
     if region.scratch().is_some() {
         // Nobody else reads its file: its pages are written only to make room.
         return Swept::Nothing;
     }
+    let dirty = region.dirty();
+    let mut flight = Flight::new(region, true);
     let marked = successors(dirty.next_block(0), |block| dirty.next_block(block + 1));
     for block in marked.filter(|block| stripe.has(*block)) {
         let age = &region.writes().ages()[block];
