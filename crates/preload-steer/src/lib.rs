@@ -9,7 +9,7 @@ mod sanitizers;
 mod thread;
 
 use fastmap_steer::act::Own;
-use fastmap_steer::observe::Rights;
+use fastmap_steer::observe::{Rights, is_alone};
 use fastmap_steer::{Report, Settings, Watcher};
 use rustix::thread::{Timespec, nanosleep};
 use std::ffi::{CStr, c_int, c_void};
@@ -94,12 +94,13 @@ extern "C" fn body(_: *mut c_void) -> c_int {
     let settings = Settings { overrides: OVERRIDES.load(Ordering::Relaxed), ..Settings::default() };
     let program = PROCESS.load(Ordering::Relaxed);
     let mut since = Duration::ZERO;
-    Watcher::new(program, Own, settings, &REPORT).run(|pause| {
+    let mut watcher = Watcher::new(program, Own, settings, &REPORT);
+    watcher.run(|pause| {
         since += pause;
         if since > RIGHTS {
             since = Duration::ZERO;
-            // The watcher must not keep rights that the program has given up.
-            if Rights::of(program) != Rights::own() {
+            // The watcher must not keep rights that the program has given up, nor a program that has ended with its last thread.
+            if Rights::of(program) != Rights::own() || is_alone(program) {
                 return false;
             }
         }
@@ -107,6 +108,7 @@ extern "C" fn body(_: *mut c_void) -> c_int {
         let _ = nanosleep(&time);
         true
     });
+    watcher.let_go();
     0
 }
 

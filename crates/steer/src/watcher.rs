@@ -17,7 +17,7 @@ use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
 use crate::judge::{Advice, Case, Depth, Look, Pieces, Run, Shape, pieces, shape, windows};
-use crate::observe::{Effort, Mappings, Memory, Pages, Seen, Spent, Waits};
+use crate::observe::{Effort, Mapping, Mappings, Memory, Pages, Seen, Spent, Waits};
 use crate::report::Report;
 use std::ops::Range;
 use std::time::Duration;
@@ -171,6 +171,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
             if !is_wrong(&cost, lasted) && !self.is_acting() && !self.is_waiting(&cost, lasted) {
                 calm = (calm + CALM / 10).min(CALMEST);
                 self.held.iter_mut().for_each(Held::forget);
+                if let Some((_, files)) = self.hand.readers() {
+                    // Nobody else could unmount their file systems, or get their space back.
+                    files.keep(|_, _| false);
+                }
                 (is_watching, carried) = (false, Default::default());
                 continue;
             }
@@ -226,14 +230,19 @@ impl<'a, H: Hand> Watcher<'a, H> {
     /// advice that could not be taken back.
     pub fn undo(&mut self) {
         let until = now() + UNDONE;
-        self.held.iter_mut().for_each(|one| one.case = Case::default());
-        while !self.take_back() && now() < until {
+        while !self.let_go() && now() < until {
             std::thread::sleep(UNDONE / 60);
         }
         for one in self.held.iter().filter(|one| one.advice != Advice::Normal) {
             self.done.would.push(format!("{}: its advice could not be taken back", one.mapping.path));
         }
         self.tell();
+    }
+
+    /// Takes back all advice, as far as that is possible at once. Returns whether none is left.
+    pub fn let_go(&mut self) -> bool {
+        self.held.iter_mut().for_each(|one| one.case = Case::default());
+        self.take_back()
     }
 
     /// Takes back advice that no [`Case`] asks for any more. Returns whether none of that is left.
@@ -282,7 +291,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
     }
 
     fn is_acting(&self) -> bool {
-        self.held.iter().any(|one| one.case.is_on() || one.is_followed())
+        self.held.iter().any(|one| one.case.is_on() || one.is_followed() || one.advice != Advice::Normal)
     }
 
     /// Whether threads wait for pages that are being read ahead, and readers could help.
@@ -302,7 +311,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let found = self.mappings.look();
             let mut before = std::mem::take(&mut self.held);
             for mapping in found {
-                match before.iter().position(|one| one.mapping.at == mapping.at && one.mapping.inode == mapping.inode) {
+                let key = |of: &Mapping| (of.at.clone(), of.device, of.inode, of.offset);
+                match before.iter().position(|one| key(&one.mapping) == key(&mapping)) {
                     Some(index) => {
                         let mut one = before.swap_remove(index);
                         if one.mapping.pages != mapping.pages {
@@ -382,7 +392,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
         let at = now();
         self.find_loads(&second, cost, at);
-        let mut shapes: Vec<(Shape, u64, Pieces)> = Vec::with_capacity(second.len());
+        let mut shapes: Vec<(Shape, u64, Pieces, (f64, f64))> = Vec::with_capacity(second.len());
         let mut extent = 0;
         for (one, second) in self.held.iter_mut().zip(second) {
             let (before, first) = (std::mem::take(&mut one.before), std::mem::take(&mut one.first));
@@ -405,6 +415,12 @@ impl<'a, H: Hand> Watcher<'a, H> {
                     one.round = None;
                 }
             }
+            let in_pieces = if one.case.is_random() {
+                let all = merge(merge(before.clone(), first.clone()), second.clone());
+                touched_in_pieces(&all, one.mapping.pages)
+            } else {
+                (0.0, 0.0)
+            };
             let mut found = shape(&first, &second);
             let mut touched = windows(&before) + found.windows;
             let is_few = found.windows < ENOUGH && !before.is_empty();
@@ -423,15 +439,15 @@ impl<'a, H: Hand> Watcher<'a, H> {
             if at < one.no_strides_until {
                 found = found.without_strides();
             }
-            shapes.push((found, touched, begun));
+            shapes.push((found, touched, begun, in_pieces));
         }
-        let all: u64 = shapes.iter().map(|(_, touched, _)| touched).sum();
+        let all: u64 = shapes.iter().map(|(_, touched, ..)| touched).sum();
         let is_short = extent > self.room;
         let fills = fills(self.room, extent, self.read, cost.read_bytes / PAGE, lasted);
         if self.settings.only_loads {
             return;
         }
-        for (index, (shape, windows, pieces)) in shapes.iter().enumerate() {
+        for (index, (shape, windows, pieces, in_pieces)) in shapes.iter().enumerate() {
             // Readers are ahead of it.
             if self.held[index].load.is_some() {
                 continue;
@@ -443,7 +459,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 shape,
                 windows,
                 pieces: *pieces,
-                is_short: is_short && !(fills && shape.is_scattered()),
+                is_short,
+                touched: *in_pieces,
+                fills,
                 read: cost.read_bytes / PAGE,
                 waited: cost.major_faults,
                 faults: cost.major_faults + cost.minor_faults,
@@ -521,6 +539,19 @@ impl<'a, H: Hand> Watcher<'a, H> {
 fn is_wrong(cost: &Spent, lasted: Duration) -> bool {
     let seconds = lasted.as_secs_f64().max(1e-3);
     cost.major_faults as f64 > FAULTS * seconds || (cost.read_bytes / PAGE) as f64 > READ * seconds
+}
+
+/// Pages of runs, in order, without those that adjoin others by chance, as touches at random of a mapping of `pages` do; and the pieces that they
+/// lie in.
+fn touched_in_pieces(runs: &[Run], pages: u64) -> (f64, f64) {
+    let mut end = None;
+    let (mut count, mut pieces) = (0, 0);
+    for run in runs {
+        pieces += u64::from(end != Some(run.at));
+        count += run.len;
+        end = Some(run.end());
+    }
+    (count as f64 * (1.0 - count as f64 / pages.max(count).max(1) as f64), pieces as f64)
 }
 
 /// Whether memory is about to be full of a program's files, of which it can hold a good part. `room`: pages of files that fit into memory; `extent`:

@@ -192,15 +192,20 @@ pub fn after_fork() {
 
 /// After fork(2), in the child: takes over its maps.
 pub fn in_child() {
-    if CHANGES.try_lock().is_none() {
-        // SAFETY: a thread of the parent holds it, which is not here.
-        unsafe { CHANGES.release() };
-    }
+    free_lock();
     MAPS.store(INHERITED.swap(ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
     for map in maps() {
         if map.clear(&map.at).is_err() {
             map.is_mapped.store(false, Ordering::Release);
         }
+    }
+}
+
+/// Frees the lock in a child, or a child of a child, where the thread that may hold it is not.
+pub fn free_lock() {
+    if CHANGES.try_lock().is_none() {
+        // SAFETY: this process has one thread, which does not hold it.
+        unsafe { CHANGES.release() };
     }
 }
 

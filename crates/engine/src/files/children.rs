@@ -160,6 +160,7 @@ pub fn in_child() {
 /// In a child of a child: a thread of the parent's that was resolving is not in this process.
 pub fn in_grandchild() {
     trap_stack::take_back_all();
+    child::free_lock();
     let _ = STATE.compare_exchange(RESOLVING, PENDING, Ordering::AcqRel, Ordering::Relaxed);
 }
 

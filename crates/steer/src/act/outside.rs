@@ -30,7 +30,8 @@ impl Hand for Outside {
     }
 
     fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {
-        let Some(file) = self.files.get(mapping).filter(|_| self.may_read) else { return false };
+        let file = if self.may_read { self.files.get(mapping) } else { None };
+        let Some(file) = file else { return false };
         let len = std::num::NonZeroU64::new(pages.len * PAGE);
         rustix::fs::fadvise(file, mapping.offset + pages.at * PAGE, len, rustix::fs::Advice::WillNeed).is_ok()
     }

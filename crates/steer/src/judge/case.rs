@@ -35,6 +35,11 @@ pub struct Look<'a> {
     pub waited: u64,
     /// All its faults. (Windows tell less: in a window that was touched before, a new page may be gone again by the next look.)
     pub faults: u64,
+    /// Pages that were touched, without those that adjoin others by chance, and pieces that they lie in. Under MADV_RANDOM these tell how many
+    /// pages the program touches at one place.
+    pub touched: (f64, f64),
+    /// Whether memory is about to be full (`watcher.rs`).
+    pub fills: bool,
     /// This mapping's share of the windows that were touched in all mappings.
     pub share: f64,
     /// Whether a walk forward that may come round is followed (`Round`).
@@ -61,6 +66,8 @@ pub struct Case {
     ordered: Duration,
     /// The front of the walk backward that was seen when advice was last thought of, if one was.
     backward_from: Option<u64>,
+    /// Looks in a row that showed larger pieces than the trial of MADV_RANDOM did.
+    larger: u32,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -82,12 +89,14 @@ enum State {
     Resting(Duration),
 }
 
-/// Windows touched, faults, and pages read, in a time.
+/// Windows touched, faults, pages read, pages touched and pieces that they lie in, in a time.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 struct Rate {
     windows: f64,
     faults: f64,
     read: f64,
+    pages: f64,
+    pieces: f64,
     seconds: f64,
 }
 
@@ -100,13 +109,22 @@ impl Rate {
                 windows: half(self.windows),
                 faults: half(self.faults),
                 read: half(self.read),
+                pages: half(self.pages),
+                pieces: half(self.pieces),
                 seconds: half(self.seconds),
             };
         }
         self.windows += look.windows as f64;
         self.faults += look.faults as f64 * look.share;
         self.read += look.read as f64 * look.share;
+        self.pages += look.touched.0;
+        self.pieces += look.touched.1;
         self.seconds += look.lasted.as_secs_f64();
+    }
+
+    /// Pages of a piece.
+    fn piece(&self) -> f64 {
+        (self.pages / self.pieces.max(1.0)).max(1.0)
     }
 
     /// Faults a second: each is a touch, where pages are mapped one by one.
@@ -138,6 +156,8 @@ const MISSED: u64 = 8;
 const WAITS: f64 = 10.0;
 /// A look under MADV_RANDOM lasts so long at most.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
+/// Pages of a piece from which on pieces are no single touches.
+const PIECE: f64 = 2.0;
 /// Pages read for each window touched from which on the kernel reads in vain.
 const DEAR: f64 = 4.0;
 /// Strides, or a walk backward, that are not seen for so long have ended.
@@ -260,7 +280,7 @@ impl Case {
                 if look.at < since + TRIAL || self.pays() { None } else { self.give_up(look.at) }
             }
             State::Looked(since) => {
-                if says_something && shape.is_scattered() && look.is_short {
+                if says_something && shape.is_scattered() && look.is_short && !look.fills {
                     return self.begin(look).map_or_else(|| self.give_up(look.at), |_| None);
                 }
                 match look.at < since + LONGEST_LOOK {
@@ -277,7 +297,9 @@ impl Case {
             State::Tried(_) | State::Random if says_something && shape.is_walked() => self.normal(look.at),
             State::Tried(since) => {
                 self.now.add(look);
-                if look.at < since + TRIAL {
+                // Pieces lose several times over, which shows at once.
+                let are_pieces = says_something && self.now.piece() >= PIECE;
+                if look.at < since + TRIAL && (!are_pieces || self.pays()) {
                     return None;
                 }
                 if !self.pays() {
@@ -288,7 +310,17 @@ impl Case {
                 None
             }
             State::Random => {
-                self.now.add(look);
+                let trial = self.now.piece();
+                let piece = look.touched.0 / look.touched.1.max(1.0);
+                self.larger =
+                    if says_something && piece >= PIECE && piece >= trial * 1.5 { self.larger + 1 } else { 0 };
+                if self.larger >= 2 {
+                    // The kernel may serve these better: that is measured anew.
+                    return self.normal(look.at);
+                }
+                if self.larger == 0 {
+                    self.now.add(look);
+                }
                 None
             }
         }
@@ -304,10 +336,11 @@ impl Case {
             .is_some_and(|(now, then)| now < then && then - now <= look.windows * WINDOW * MISSED);
         if shape.is_scattered() {
             let is_dear = self.before.read == 0.0 || self.before.price() >= DEAR;
-            if !is_dear || !look.is_short {
+            if !is_dear || !look.is_short || look.fills {
                 return None;
             }
             self.now = Rate::default();
+            self.larger = 0;
             self.state = State::Tried(look.at);
             return Some(Advice::Random);
         }
@@ -330,14 +363,20 @@ impl Case {
         None
     }
 
-    /// Whether the advice pays: touches rise by a tenth, or fall by a tenth at most while half as much is read for each window.
+    /// Whether the advice pays: touches rise by a tenth, or single ones fall by a tenth at most while half as much is read for each window.
     fn pays(&self) -> bool {
-        // In blocks one fault maps many pages, so windows are counted.
+        let piece = self.now.piece();
         let (before, now) = match self.state {
+            // In blocks one fault maps many pages, so windows are counted.
             State::Backward(_) => (self.before.progress(), self.now.progress()),
+            // Under MADV_RANDOM each page of a piece is a fault; before, each window of it.
+            State::Tried(_) => {
+                (self.before.touches() / (1.0 + (piece - 1.0) / WINDOW as f64), self.now.touches() / piece)
+            }
             _ => self.progress(),
         };
-        now >= before * 1.1 || now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price()
+        let are_single = !matches!(self.state, State::Tried(_)) || piece < PIECE;
+        now >= before * 1.1 || are_single && now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price()
     }
 
     /// Takes the advice back: the pattern has ended.
@@ -383,6 +422,8 @@ mod tests {
                 read: *read,
                 waited: 0,
                 faults: shape.windows,
+                touched: (shape.windows as f64, shape.windows as f64),
+                fills: false,
                 share: 1.0,
                 is_followed: false,
             })
@@ -420,6 +461,8 @@ mod tests {
                 read,
                 waited: 0,
                 faults: shape.windows,
+                touched: (shape.windows as f64, shape.windows as f64),
+                fills: false,
                 share: 1.0,
                 is_followed: false,
             }) {
@@ -430,6 +473,54 @@ mod tests {
         }
         assert_eq!(tried.len(), 5, "{tried:?}");
         assert!(tried.windows(3).all(|three| three[2] - three[1] > three[1] - three[0]), "{tried:?}");
+    }
+
+    /// Looks of 100 ms at pieces of `pages` pages at random places, of which the program touches so many as it is and under MADV_RANDOM.
+    fn pieces(case: &mut Case, pages: u64, as_it_is: u64, random: u64, looks: u64) -> Vec<(u64, Advice)> {
+        let mut made = Vec::new();
+        for index in 0..looks {
+            let count = if case.is_random() { random } else { as_it_is };
+            let windows = count * (pages.div_ceil(WINDOW));
+            let (faults, read) = if case.is_random() {
+                (count * pages, count * pages)
+            } else {
+                (windows, count * 32 * pages.div_ceil(32))
+            };
+            let look = Look {
+                at: Duration::from_millis(100 * index),
+                lasted: Duration::from_millis(100),
+                shape: &scattered(windows),
+                windows,
+                pieces: Pieces::default(),
+                is_short: true,
+                read,
+                waited: 0,
+                faults,
+                touched: if case.is_random() { ((count * pages) as f64, count as f64) } else { (0.0, 0.0) },
+                fills: false,
+                share: 1.0,
+                is_followed: false,
+            };
+            made.extend(case.judge(&look).map(|advice| (index, advice)));
+        }
+        made
+    }
+
+    #[test]
+    fn pieces_that_are_touched_more_seldom_are_given_back_at_once() {
+        // More pages are touched in more faults, and fewer pieces.
+        let made = pieces(&mut Case::default(), 8, 600, 250, 20);
+        assert_eq!(made, [(0, Advice::Random), (1, Advice::Normal)]);
+        // On a disk that reads 8 MiB around each of them they gain.
+        assert_eq!(pieces(&mut Case::default(), 8, 50, 250, 40), [(0, Advice::Random)]);
+    }
+
+    #[test]
+    fn single_touches_that_become_pieces_are_measured_anew() {
+        let mut case = Case::default();
+        assert_eq!(pieces(&mut case, 1, 300, 600, 10), [(0, Advice::Random)]);
+        let made = pieces(&mut case, 8, 600, 250, 5);
+        assert_eq!(made[0], (1, Advice::Normal));
     }
 
     #[test]
@@ -472,6 +563,8 @@ mod tests {
                 read,
                 waited: 0,
                 faults: shape.windows,
+                touched: (shape.windows as f64, shape.windows as f64),
+                fills: false,
                 share: 1.0,
                 is_followed: false,
             };

@@ -124,11 +124,12 @@ impl Mappings {
             if let Some(flags) = line.strip_prefix(b"VmFlags:") {
                 let Some(one) = inside.and_then(|index: usize| found.get_mut(index)) else { continue };
                 let has = |flag: &[u8]| flags.split(|byte| *byte == b' ').any(|one| one == flag);
+                // What is one mapping here may be in pieces, because of the advice.
                 *one = Flags {
-                    random: has(b"rr"),
-                    sequential: has(b"sr"),
-                    locked: has(b"lo"),
-                    huge: has(b"hg") || has(b"nh"),
+                    random: one.random || has(b"rr"),
+                    sequential: one.sequential || has(b"sr"),
+                    locked: one.locked || has(b"lo"),
+                    huge: one.huge || has(b"hg") || has(b"nh"),
                 };
             } else if let Some((range, _)) = range(line) {
                 inside = at.iter().position(|one| one.start < range.end && range.start < one.end);

@@ -16,7 +16,7 @@ mod waits;
 pub use at_address::at_address;
 pub use cached::{Cached, cached, identity};
 pub use descriptor::{Descriptor, close_descriptors};
-pub use effort::{Effort, Spent};
+pub use effort::{Effort, Spent, is_alone};
 pub use mappings::{Flags, Mapping, Mappings, WORTH, are_worth, has_library};
 pub use memory::{Memory, same_group};
 pub use pages::{Pages, Seen};

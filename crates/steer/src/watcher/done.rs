@@ -33,8 +33,9 @@ impl<H: Hand> Watcher<'_, H> {
     /// Renews the report.
     pub(super) fn tell(&mut self) {
         if let Some(done) = &mut self.done.random {
-            for one in self.held.iter().filter(|one| one.case.is_random()) {
-                (done.before, done.after) = one.case.progress();
+            for (before, after) in self.held.iter().filter(|one| one.case.is_random()).map(|one| one.case.progress()) {
+                // Nothing is known yet of advice just given.
+                (done.before, done.after) = (before, if after > 0.0 { after } else { done.after });
             }
         }
         let mut line = String::new();
