@@ -198,8 +198,12 @@ fn this_is_installed_and_nothing_else() {
     // What was never built is not installed, in part or at all.
     let empty = folder();
     let built = format!("CARGO_TARGET_DIR={}", empty.path().display());
-    let refused = output(make().args(["install", &built, &format!("PREFIX={}/to", empty.path().display())]));
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("run 'make"));
+    for (profile, wanted) in [("PROFILE=release", "run 'make' first"), ("PROFILE=dev", "run 'make PROFILE=dev' first")]
+    {
+        let prefix = format!("PREFIX={}/to", empty.path().display());
+        let refused = output(make().args(["install", profile, &built, &prefix]));
+        assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(wanted));
+    }
     assert!(files_below(empty.path()).is_empty());
 }
 

@@ -200,8 +200,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 for (one, new) in self.held.iter_mut().zip(before) {
                     let new = one.merged(new);
                     // Touches from before the change would hide the walk that has begun.
-                    let new = if has_changed { Vec::new() } else { new };
-                    one.before = merge(std::mem::take(&mut one.before), new);
+                    if !has_changed {
+                        one.before = merge(std::mem::take(&mut one.before), new);
+                    }
                 }
             }
             let Some(_) = self.rest(SHORT, &mut nap) else { return };

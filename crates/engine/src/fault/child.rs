@@ -4,7 +4,7 @@
 //! the handler fills it, a *window* of up to 256 KiB at a time: the origin fetches the window, it is read into memory elsewhere and checked,
 //! and mremap(2) moves it into place, so no thread sees it half done. There are as many windows as the cache had room for. After that the
 //! oldest goes for each new one, and its memory raises SIGBUS again. All this is slower than the engine, and coarser. Traps are served
-//! without allocations. What changes the memory of a map, or takes addresses from it, holds a lock.
+//! without allocations. A lock is held while the memory of a map changes, or addresses are taken from it.
 
 use crate::region::report;
 use crate::store::Origin;

@@ -20,7 +20,7 @@ use crate::sys::{PAGE, signal};
 pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     let page = claim.page();
     let region = page.region();
-    if region.is_converted() || !registry::has(region, page.number()) {
+    if !registry::has(region, page.number()) {
         // The trap was taken before the conversion, or before other memory was mapped there: the repeated access finds that.
         claim.abort_late();
         return Outcome::Resolved;

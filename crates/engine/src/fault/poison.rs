@@ -107,7 +107,7 @@ fn lift(Poison { slot, page, .. }: Poison) {
         && let Some(claim) = Loading::begin(region.page(page), seen)
     {
         // Asked now that the page is claimed: the program may have mapped other memory there.
-        if !region.is_converted() && registry::has(&region, page) {
+        if registry::has(&region, page) {
             let range = libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE };
             // SAFETY: a page of this region that is absent, and stays so while this thread has claimed it.
             unsafe { madvise::drop_pages(&[range]) };

@@ -34,9 +34,7 @@ pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
         };
         // Asked now that the page is claimed. A store to a page that gets no space reports the error. Such a page is read then: `take_hole` has
         // forgotten that it is a hole.
-        let is_its = !region.is_converted()
-            && registry::has(region, claimed)
-            && claimed < region.least_end().load(Ordering::Acquire);
+        let is_its = registry::has(region, claimed) && claimed < region.least_end().load(Ordering::Acquire);
         if !is_its || !region.take_hole(claimed) || region.take_space_of_claimed(claimed).is_err() {
             pool.give_free_frames(core, 1);
             claim.abort_late();

@@ -281,8 +281,8 @@ pub fn bring(region: &Region, page: usize) -> Result<()> {
 /// Brings a page into memory, writable if `storing`. It may be gone again when this returns. Signals are blocked.
 #[inline(never)]
 fn bring_in(region: &Region, page: usize, storing: bool) -> Result<()> {
-    let served = if region.is_converted() || !registry::has(region, page) {
-        // Its address is foreign by now. To serve it would leave the page absent, and the caller would try for ever.
+    let served = if !registry::has(region, page) {
+        // To serve it would leave the page absent, and the caller would try for ever.
         Outcome::Failed(Error::CHANGED_HANDS, libc::ESTALE)
     } else {
         serve::serve(region.page(page), storing)

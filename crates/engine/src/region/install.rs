@@ -6,7 +6,7 @@ use crate::region::page_ref::PageRef;
 use crate::region::prediction::StorePrediction;
 use crate::region::region::Region;
 use crate::region::store_groups::GROUP_PAGES;
-use crate::region::{prediction, report};
+use crate::region::{prediction, registry, report};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, madvise};
 use std::ops::Range;
@@ -113,8 +113,8 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
         Some(reader) => Loading::begin_read(page, seen, reader),
         None => Loading::begin(page, seen),
     }?;
-    if region.is_converted() {
-        // The page was asked for before the conversion. Something else may lie at its addresses soon.
+    if !registry::has(region, page.number()) {
+        // The page was asked for before the conversion, or before its address became foreign. Something else may lie there soon.
         claim.abort_late();
         return None;
     }

@@ -51,13 +51,14 @@ fn region_at(word: u64) -> *const Region {
     ptr::with_exposed_provenance(word as usize)
 }
 
-/// Whether the address of a page is the region's, and not foreign. A thread that has claimed the page asks this: then the answer holds until it
+/// Whether the address of a page is the region's, and neither a kernel mapping's nor foreign. A thread that has claimed the page asks this: then the answer holds until it
 /// lets the page go, since who takes addresses away holds their pages meanwhile. Takes no lock.
 #[inline]
 pub fn has(region: &Region, page: usize) -> bool {
     let address = region.address_of(page) as usize;
-    !region.is_cut()
-        || ADDRESSES.from(address).is_some_and(|(at, word)| at.start <= address && word == [word_of(region)])
+    let is_in_table =
+        || ADDRESSES.from(address).is_some_and(|(at, word)| at.start <= address && word == [word_of(region)]);
+    !region.is_converted() && (!region.is_cut() || is_in_table())
 }
 
 /// Between these lie all addresses that regions ever had.

@@ -124,7 +124,7 @@ impl Mappings {
             if let Some(flags) = line.strip_prefix(b"VmFlags:") {
                 let Some(one) = inside.and_then(|index: usize| found.get_mut(index)) else { continue };
                 let has = |flag: &[u8]| flags.split(|byte| *byte == b' ').any(|one| one == flag);
-                // What is one mapping here may be in pieces, because of the advice.
+                // A mapping here may be in pieces, because of the advice.
                 *one = Flags {
                     random: one.random || has(b"rr"),
                     sequential: one.sequential || has(b"sr"),
