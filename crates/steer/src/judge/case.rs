@@ -407,26 +407,29 @@ mod tests {
         Shape { windows, ..Shape::default() }
     }
 
+    /// A look of 100 ms, at a time in milliseconds, where memory is short and each window is one touch.
+    fn at_work(at: u64, shape: &Shape, read: u64) -> Look<'_> {
+        Look {
+            at: Duration::from_millis(at),
+            lasted: Duration::from_millis(100),
+            shape,
+            windows: shape.windows,
+            pieces: Pieces::default(),
+            is_short: true,
+            read,
+            waited: 0,
+            faults: shape.windows,
+            touched: (shape.windows as f64, shape.windows as f64),
+            fills: false,
+            share: 1.0,
+            is_followed: false,
+        }
+    }
+
     /// Looks of 100 ms, each of (shape, pages read), and what was decided in each.
     fn decisions(case: &mut Case, looks: &[(Shape, u64)], is_short: bool, from: u64) -> Vec<Option<Advice>> {
-        let lasted = Duration::from_millis(100);
         let look = |(index, (shape, read)): (usize, &(Shape, u64))| {
-            let at = Duration::from_millis(from + 100 * index as u64);
-            case.judge(&Look {
-                at,
-                lasted,
-                shape,
-                windows: shape.windows,
-                pieces: Pieces::default(),
-                is_short,
-                read: *read,
-                waited: 0,
-                faults: shape.windows,
-                touched: (shape.windows as f64, shape.windows as f64),
-                fills: false,
-                share: 1.0,
-                is_followed: false,
-            })
+            case.judge(&Look { is_short, ..at_work(from + 100 * index as u64, shape, *read) })
         };
         looks.iter().enumerate().map(look).collect()
     }
@@ -449,23 +452,7 @@ mod tests {
         for at in 0..600 {
             let (windows, read) = if case.is_random() { (30, 400) } else { (50, 1600) };
             let shape = scattered(windows);
-            let lasted = Duration::from_millis(100);
-            let time = Duration::from_millis(100 * at);
-            match case.judge(&Look {
-                at: time,
-                lasted,
-                shape: &shape,
-                windows,
-                pieces: Pieces::default(),
-                is_short: true,
-                read,
-                waited: 0,
-                faults: shape.windows,
-                touched: (shape.windows as f64, shape.windows as f64),
-                fills: false,
-                share: 1.0,
-                is_followed: false,
-            }) {
+            match case.judge(&at_work(100 * at, &shape, read)) {
                 Some(Advice::Random) => tried.push(at),
                 Some(Advice::Normal) => assert!(at - tried[tried.len() - 1] <= 5),
                 Some(Advice::Blocks) | None => {}
@@ -486,21 +473,9 @@ mod tests {
             } else {
                 (windows, count * 32 * pages.div_ceil(32))
             };
-            let look = Look {
-                at: Duration::from_millis(100 * index),
-                lasted: Duration::from_millis(100),
-                shape: &scattered(windows),
-                windows,
-                pieces: Pieces::default(),
-                is_short: true,
-                read,
-                waited: 0,
-                faults,
-                touched: if case.is_random() { ((count * pages) as f64, count as f64) } else { (0.0, 0.0) },
-                fills: false,
-                share: 1.0,
-                is_followed: false,
-            };
+            let touched = if case.is_random() { ((count * pages) as f64, count as f64) } else { (0.0, 0.0) };
+            let shape = scattered(windows);
+            let look = Look { faults, touched, ..at_work(100 * index, &shape, read) };
             made.extend(case.judge(&look).map(|advice| (index, advice)));
         }
         made
@@ -546,28 +521,12 @@ mod tests {
 
     /// Looks of 100 ms at blocks of which all is used, each with so many pages read.
     fn blocks(case: &mut Case, read: impl Fn(bool) -> u64, looks: u64) -> Vec<(u64, Advice)> {
-        let lasted = Duration::from_millis(100);
         let pieces = Pieces { are_blocks: true };
         let mut made = Vec::new();
         for index in 0..looks {
             let read = read(case.blocks().is_some());
             let shape = walk(read / 16);
-            let at = Duration::from_millis(100 * index);
-            let look = Look {
-                at,
-                lasted,
-                shape: &shape,
-                windows: read / 16,
-                pieces,
-                is_short: true,
-                read,
-                waited: 0,
-                faults: shape.windows,
-                touched: (shape.windows as f64, shape.windows as f64),
-                fills: false,
-                share: 1.0,
-                is_followed: false,
-            };
+            let look = Look { pieces, ..at_work(100 * index, &shape, read) };
             made.extend(case.judge(&look).map(|advice| (index, advice)));
         }
         made
