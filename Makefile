@@ -36,7 +36,7 @@ TO = $(DESTDIR)$(PREFIX)
 LDCONFIG = $(if $(DESTDIR),,[ $$(id -u) != 0 ] || /sbin/ldconfig || true)
 
 build:
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-object-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer -p fastmap-bench \
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-object-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-bench \
 		--lib --bins --example pages
 	$(BUILT)/examples/pages $(BUILT)/share
 
@@ -45,7 +45,7 @@ bench: build
 
 # Only what it needs.
 try:
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload-steer -p fastmap-bench
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-bench
 	$(BUILT)/fastmap bench try
 
 # Not after `build`: on the machine that it is installed on there may be no Rust. Nobody links with what is in lib/fastmap.
@@ -57,7 +57,7 @@ install:
 	ln -sf libfastmap.so.$(VERSION) $(TO)/lib/libfastmap.so.$(MAJOR)
 	ln -sf libfastmap.so.$(MAJOR) $(TO)/lib/libfastmap.so
 	$(if $(STATIC),install -m 644 $(BUILT)/libfastmap_capi.a $(TO)/lib/libfastmap.a && strip --strip-debug $(TO)/lib/libfastmap.a)
-	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so $(TO)/lib/fastmap/
+	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(TO)/lib/fastmap/
 	install -s -m 755 $(BUILT)/libfastmap_object.so $(TO)/lib/fastmap/libfastmap_object.so.$(MAJOR)
 	install -m 644 crates/capi/include/fastmap.h $(TO)/include/fastmap.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/capi/fastmap.pc.in > $(TO)/lib/pkgconfig/fastmap.pc
@@ -159,11 +159,11 @@ target/maturin/bin/maturin:
 	target/maturin/bin/pip install -q --only-binary :all: 'maturin>=1.9,<2'
 
 wheel: target/maturin/bin/maturin
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-object-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-object-capi -p fastmap-preload -p fastmap-preload-heap
 	rm -rf crates/python/data target/wheels
 	install -D -s -m 755 $(BUILT)/fastmap crates/python/data/scripts/fastmap
 	install -d crates/python/data/data/lib/fastmap
-	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so crates/python/data/data/lib/fastmap/
+	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so crates/python/data/data/lib/fastmap/
 	# Beside the module, which opens it there.
 	install -s -m 755 $(BUILT)/libfastmap_object.so crates/python/python/fastmap/
 	target/maturin/bin/maturin build --profile $(PROFILE) -m crates/python/Cargo.toml -i $(PYTHON) --out target/wheels

@@ -125,7 +125,7 @@ impl Limit {
             case: serde_json::to_value(case).map_err(broken)?,
             join: group.as_ref().map(|g| g.join_file()),
             peak: group.as_ref().and_then(|g| g.peak_file()),
-            parent: std::process::id(),
+            parent: under.is_none().then(std::process::id),
         };
         let ended = in_fresh_process(&order, under, within)?;
         interrupt::check()?;
@@ -193,6 +193,14 @@ fn in_fresh_process(
         }
         None => Command::new("/proc/self/exe"),
     };
+    // The kernel kills it when the bench ends, however that ends; `fastmap run` takes the worker along. PR_SET_PDEATHSIG(2const)
+    // SAFETY: the new process makes one system call more, with numbers.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
     let mut child = command
         .args(["worker", &text])
         .process_group(0)

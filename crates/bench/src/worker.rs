@@ -24,8 +24,8 @@ pub struct Order {
     pub join: Option<PathBuf>,
     /// The file of the memory cgroup that holds the peak of its memory use.
     pub peak: Option<PathBuf>,
-    /// The bench's process id. The worker ends when the bench ends.
-    pub parent: u32,
+    /// The bench's process id, if the bench is the worker's parent. The worker ends when its parent ends.
+    pub parent: Option<u32>,
 }
 
 /// The answer of a worker, as JSON on standard output.
@@ -58,7 +58,10 @@ fn obey(order: Order, known: &[Known]) -> Result<Value, String> {
     if let Some(join) = &order.join {
         fs::write(join, "0").map_err(|error| format!("{}: cannot join: {error}: {REMEDY}", join.display()))?;
     }
-    die_with_parent(order.parent);
+    // The bench may have ended before the kernel was told what to do then.
+    if order.parent.is_some_and(|parent| std::os::unix::process::parent_id() != parent) {
+        std::process::exit(1);
+    }
     let peak = order.peak;
     let meter = Meter::new(move || peak_of(peak.as_deref()));
     let known = known.iter().find(|known| known.name == order.experiment);
@@ -82,15 +85,4 @@ pub fn work<E: Experiment>(case: Value, meter: &Meter) -> Result<Value, String> 
 fn peak_of(file: Option<&Path>) -> u64 {
     let of_group = file.and_then(|f| fs::read_to_string(f).ok()?.trim().parse().ok());
     of_group.unwrap_or_else(resident_peak)
-}
-
-/// Asks the kernel to kill this process when the bench ends, however it ends. PR_SET_PDEATHSIG(2const).
-fn die_with_parent(parent: u32) {
-    // SAFETY: no memory is handed over.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-    }
-    if std::os::unix::process::parent_id() != parent {
-        std::process::exit(1);
-    }
 }

@@ -251,9 +251,7 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Maps a file as mmap(2) does. By default the kernel serves the map. A thread of the library watches which
- * pages of its file mappings the program touches. While memory is short, or loads are slow, this thread tells
- * the kernel what to read ahead, what to keep, and where not to read around a miss.
+ * Maps a file as mmap(2) does. By default the kernel serves the map; fm_steer() has such maps steered.
  *
  * A map is in a cache, from the first touch on, if it asks for something that only a cache has: fm_mmap_in()
  * with a cache, a flag of this library (except FM_MAP_DIRECT), or a capacity given by fm_cache_resize() with
@@ -406,6 +404,16 @@ int fm_mlock(const void *addr,
  * Returns 0, or -1 and sets errno as munlock(2).
  */
 int fm_munlock(const void *addr, size_t length);
+
+/**
+ * Has this process's file mappings steered, those of the kernel: a thread of the library watches which pages are
+ * touched. While memory is short, or loads are slow, it tells the kernel what to read ahead, what to keep, and
+ * where reading around a page fault is wasted. It is a thread as any other: /proc/self/task and limits count it,
+ * and system call filters for all threads (seccomp(2)) apply to it. No signal is delivered to it. It ends when the
+ * process changes its user, capabilities or filters, or has no memory left for it. A second call does nothing; a
+ * child made by fork(2) calls it anew.
+ */
+void fm_steer(void);
 
 /**
  * Bytes that fm_msync() has written to memory by cache line in this process, for maps on DAX and maps made

@@ -124,9 +124,6 @@ impl Wanted {
     fn through_kernel(&self) -> Result<*mut c_void, Failure> {
         let _owner = (!processes::is_child()).then(by_address::own);
         let at = self.by_kernel_in_place()?;
-        if self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 {
-            fastmap_steer::start();
-        }
         if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
             // SAFETY: the kernel has just taken it for a descriptor.
             by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length, None);
@@ -283,9 +280,7 @@ impl Wanted {
     }
 }
 
-/// Maps a file as mmap(2) does. By default the kernel serves the map. A thread of the library watches which
-/// pages of its file mappings the program touches. While memory is short, or loads are slow, this thread tells
-/// the kernel what to read ahead, what to keep, and where not to read around a miss.
+/// Maps a file as mmap(2) does. By default the kernel serves the map; fm_steer() has such maps steered.
 ///
 /// A map is in a cache, from the first touch on, if it asks for something that only a cache has: fm_mmap_in()
 /// with a cache, a flag of this library (except FM_MAP_DIRECT), or a capacity given by fm_cache_resize() with
@@ -480,6 +475,20 @@ pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_munlock(addr: *const c_void, length: usize) -> c_int {
     over_range("fm_munlock", addr, length, |at| by_address::unlock(at, length))
+}
+
+/// Has this process's file mappings steered, those of the kernel: a thread of the library watches which pages are
+/// touched. While memory is short, or loads are slow, it tells the kernel what to read ahead, what to keep, and
+/// where reading around a page fault is wasted. It is a thread as any other: /proc/self/task and limits count it,
+/// and system call filters for all threads (seccomp(2)) apply to it. No signal is delivered to it. It ends when the
+/// process changes its user, capabilities or filters, or has no memory left for it. A second call does nothing; a
+/// child made by fork(2) calls it anew.
+#[unsafe(no_mangle)]
+pub extern "C" fn fm_steer() {
+    call("fm_steer", || {
+        fastmap_steer::start_here();
+        Ok(0)
+    });
 }
 
 /// Bytes that fm_msync() has written to memory by cache line in this process, for maps on DAX and maps made

@@ -73,14 +73,16 @@ const CACHED: &str = "Options with --cache, --heap or --object";
 #[command(long_about = "\
 Run an unchanged program, and steer its mapped files or serve them from a cache.
 
-Without a cache, the kernel serves the program's mapped files as always, and a thread in the program watches which pages are touched. While memory \
-is short or storage is slow, the thread tells the kernel what to read ahead, what to keep, and where not to read around a page fault. The thread \
-changes no call of the program.
+Without a cache, the kernel serves the program's mapped files as always, and fastmap, the program's parent, watches which pages are touched. While \
+memory is short or storage is slow, it tells the kernel what to read ahead, what to keep, and where reading around a page fault is wasted. Nothing is \
+loaded into the program, and no call of it is changed: for a moment now and then a thread that waits in a page fault, or runs its own code, is \
+stopped (ptrace) and made to call madvise(2).
 
 With --cache SIZE, a cache with a hard limit serves shared mappings of regular files and block devices, and private mappings while they are \
 read-only. It takes the place of the kernel's page cache. Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
 
-Nothing else changes. fastmap becomes the program (exec), so process id, terminal, standard streams, signals and exit status are the program's own.")]
+fastmap stays the program's parent, passes signals on, stops and goes on with it, and ends with its exit status. It gives up its own copies of the \
+program's files. If fastmap is killed, the program is, too.")]
 #[command(after_help = "\
 A GLOB is matched against the absolute path of a file, without symbolic links. * and ? match anything within a name, ** matches \
 any number of directories, [a-z] and {one,other} are choices. A GLOB without a slash matches names in every directory. Any other \
@@ -100,13 +102,12 @@ cache.
   FASTMAP_STATS           --stats
   FASTMAP_TIER            --tier
   FASTMAP_TIER_LIMIT      --tier-limit
-  FASTMAP_LOG             words separated by commas, for lines on standard error. steer: what steering saw and did. mappings: which part serves \
-each file (engine, kernel, direct, heap), and why
+  FASTMAP_LOG             words separated by commas, for lines on standard error. steer: what steering saw and did, or why nothing was to be done. \
+mappings: which part serves each file (engine, kernel, direct, heap), and why
   FASTMAP_PRELOAD         the library to load into the program instead of those below
 
 Files: these lie beside this command, or in ../lib/fastmap of its directory.
-  libfastmap_steer.so         loaded into every program
-  libfastmap_preload.so       loaded before it with --cache or --object
+  libfastmap_preload.so       loaded into the program with --cache or --object
   libfastmap_preload_heap.so  the same with --heap
 With --warm, in $XDG_CACHE_HOME or ~/.cache:
   fastmap/warm                which pages were in memory, 64 MiB at most; see fastmap warm --help
@@ -116,9 +117,9 @@ library. A file that is at PATH already is hidden. Calls that would change PATH 
 do not see it. Another process fetches the parts that are read. It ends with the last process of the program. Credentials are found as the store's \
 own tools find them.
 
-Not possible: programs that run with rights other than yours (setuid, setgid, file capabilities). With a cache, also programs that are statically \
-linked, 32-bit, or built for a C library other than glibc. Without a cache, fastmap-beside, a process beside the program, steers the programs that \
-no library reaches.
+With a cache these are not possible: programs that run with rights other than yours (setuid, setgid, file capabilities), and those that are \
+statically linked, 32-bit, or built for a C library other than glibc. Without a cache every program runs; one that fastmap may not trace gets no \
+advice: programs of 32 bits, those with rights of their own, and those that filter their system calls. FASTMAP_LOG=steer says why.
 
 Exit status: the program's own; 126 if the program cannot be executed; 127 if it is not found; 2 for wrong usage; 1 if anything else \
 keeps it from running.
@@ -257,12 +258,12 @@ choices! {
 Steer the mapped files of programs that are running: your own programs, or any as root.
 
 This command watches from outside which pages a program touches. To advise the kernel, it stops one of the program's threads for a fraction of a \
-millisecond (ptrace(2)) and has it call madvise(2). When this command ends, by --for or a signal, it takes the advice back, and nothing of it \
-stays.")]
+millisecond (ptrace(2)) and has it call madvise(2). When this command ends, by --for or a signal, it takes the advice back. Where no thread can be \
+stopped for that, it says what stays.")]
 #[command(after_help = "\
-Not possible: a program that another process traces, a program of another user, a program that is not dumpable (setuid), and a program with system \
-call filters (seccomp) other than its container's. Where kernel.yama.ptrace_scope is 1 or more, only root can attach, except to children of this \
-command. Each refusal is reported, with its remedy.
+These programs get no advice: one that another process traces, one of another user, one that is not dumpable (setuid), one of 32 bits, and one with \
+system call filters (seccomp), unless root attaches from outside its container and the filters let madvise(2) pass. Where \
+kernel.yama.ptrace_scope is 1 or more, only root can attach. Each refusal is reported, with its remedy.
 
 This command reads ahead only if it is in the memory group (cgroup) of the program: run it there.
 
@@ -276,7 +277,8 @@ pub struct AttachArgs {
     /// Steer these processes
     #[arg(value_name = "PID", value_parser = process)]
     pub pid: Vec<u32>,
-    /// Steer all processes of this name, present and future. The name is that of the program's file, or the one that ps(1) shows
+    /// Steer all processes of this name, present and future. The name is that of the program's file, or the one that ps(1) shows. If there is
+    /// none yet, it waits
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Steer all processes of this cgroup and of the cgroups below it, present and future: its path as in /proc/PID/cgroup, or its folder
@@ -308,7 +310,7 @@ modification time.")]
 #[command(after_help = "\
 Files:
   ~/.cache/fastmap/warm    a record for each file, at most 64 MiB and 1024 records in all; the oldest are removed first. \
-$XDG_CACHE_HOME/fastmap/warm if that variable is set
+$XDG_CACHE_HOME/fastmap/warm if that variable is set. The folder must be yours alone; for root, all above it root's
 
 Exit status: 0; 1 if it failed for one of the files, with a line for each that says why; 2 for wrong usage.
 
@@ -348,7 +350,7 @@ Examples:
     /// Show which files have a record
     #[command(after_help = "\
 REMEMBERED is how much of the file was in memory, and HOT is how much of that is read back first. STATE is ok, changed or gone (the file; the \
-record is of no use any more), or damaged (the record, which is ignored).
+record is of no use any more), unknown (the file system does not answer), or damaged (the record, which is ignored).
 
 With --json:
   {\"folder\", \"used_bytes\", \"limit_bytes\",

@@ -14,12 +14,15 @@ use fastmap_steer::observe::{Mappings, Process, are_worth, in_group, processes, 
 use crate::args::AttachArgs;
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::table::printable;
 
 /// The time between two looks at which processes there are.
 const OFTEN: Duration = Duration::from_millis(500);
 /// The pause is at least this many times as long as a look took, and at most [`LONGEST`].
 const SELDOM: u32 = 100;
 const LONGEST: Duration = Duration::from_secs(5);
+/// A signal is noticed after this time at most.
+const BLINK: Duration = Duration::from_millis(100);
 
 /// Steers until all processes have ended, the time of `--for` is over, or a signal comes.
 pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
@@ -34,7 +37,8 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
         let wanted: BTreeSet<Process> = who.now()?.difference(&refused).copied().collect();
         refused.retain(|process: &Process| process.is_there());
         for (process, refusal) in party.watch(&wanted) {
-            eprintln!("fastmap: {} {}: {refusal}", process.pid, process.name());
+            let who = format!("{} {}: {refusal}", process.pid, process.name());
+            eprintln!("fastmap: {}", printable(who));
             refused.insert(process);
             is_any_refused = true;
         }
@@ -49,7 +53,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
         let now = Instant::now();
         let end = until.map_or(now + pause, |until| until.min(now + pause));
         while !interrupt::requested() && Instant::now() < end {
-            sleep(OFTEN.min(end.saturating_duration_since(Instant::now())));
+            sleep(BLINK.min(end.saturating_duration_since(Instant::now())));
         }
         told.extend(party.reports());
         // Where processes come and go, those that have ended are reported at once, and forgotten.
@@ -63,12 +67,14 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
         told.retain(|process, _| steered.contains_key(process));
     }
     steered.iter().for_each(|(process, name)| tell(*process, name, told.remove(process)));
+    drop(party);
     // Each refusal was reported above.
-    Ok(if !is_any_steered && is_any_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    interrupt::leave(u8::from(!is_any_steered && is_any_refused))
 }
 
 fn tell(process: Process, name: &str, line: Option<String>) {
-    println!("{} {name}: {}", process.pid, line.as_deref().unwrap_or("nothing was to be done"));
+    let line = line.as_deref().unwrap_or("nothing was to be done");
+    crate::print(&format!("{}\n", printable(format_args!("{} {name}: {line}", process.pid))));
 }
 
 /// The processes to steer.
@@ -83,21 +89,20 @@ struct Who<'a> {
 
 impl Who<'_> {
     fn of(args: &AttachArgs) -> Result<Who<'_>, Failure> {
-        let mut family = BTreeSet::new();
-        family.extend(args.pid.iter().filter_map(|pid| Process::of(*pid)));
-        for pid in args.pid.iter().filter(|pid| !family.iter().any(|process| process.pid == **pid)) {
-            let missing = Failure::new(pid, "no such process", "give one that ps(1) shows");
-            if family.is_empty() {
-                return Err(missing);
+        let found: Vec<_> = args.pid.iter().map(|pid| numbered(*pid)).collect();
+        let family: BTreeSet<Process> = found.iter().flatten().copied().collect();
+        let is_nobody = family.is_empty() && args.name.is_none() && args.group.is_none();
+        for failure in found.into_iter().filter_map(Result::err) {
+            if is_nobody {
+                return Err(failure);
             }
-            eprintln!("fastmap: {missing}");
+            eprintln!("fastmap: {failure}");
         }
         let group = args.group.as_deref().map(folder).transpose()?;
-        let who = Who { args, named: family.clone(), family, group };
         if let Some(name) = args.name.as_deref().filter(|name| named(name).is_empty()) {
-            return Err(Failure::new(name, "no process has this name", "give one that ps(1) shows"));
+            eprintln!("fastmap: {}: no process has this name yet: waiting for one", printable(name));
         }
-        Ok(who)
+        Ok(Who { args, named: family.clone(), family, group })
     }
 
     fn now(&mut self) -> Result<BTreeSet<Process>, Failure> {
@@ -116,9 +121,12 @@ impl Who<'_> {
         } else {
             self.family.retain(|process| process.is_there());
         }
+        let own = std::process::id();
+        self.family.retain(|process| process.pid != own);
         // A process that was given by number is always watched. Any other is watched once it has enough mapped.
         let is_worth = |process: &Process| are_worth(&Mappings::of(&process.pid.to_string()).look());
-        Ok(self.family.iter().filter(|process| self.named.contains(process) || is_worth(process)).copied().collect())
+        let is_wanted = |process: &&Process| self.named.contains(process) || is_worth(process) && !is_fastmap(process);
+        Ok(self.family.iter().filter(is_wanted).copied().collect())
     }
 
     /// Whether more processes may come.
@@ -128,9 +136,44 @@ impl Who<'_> {
 }
 
 fn named(name: &str) -> Vec<Process> {
-    let own = std::process::id();
-    let is_named = |process: &Process| process.pid != own && (process.name() == name || process.short_name() == name);
-    processes().into_iter().filter(is_named).collect()
+    let is_named = |process: &Process| process.name() == name || process.short_name() == name;
+    processes().into_iter().filter(|process| is_named(process) && !is_fastmap(process)).collect()
+}
+
+/// Whether a process is this one, or another of FastMap's, which may steer. Nobody steers those.
+fn is_fastmap(process: &Process) -> bool {
+    process.pid == std::process::id() || ["fastmap", "fastmap-beside"].contains(&&process.name()[..])
+}
+
+/// The process that was given by number.
+fn numbered(pid: u32) -> Result<Process, Failure> {
+    let (what, instead) = match (Process::of(pid), field(pid, "Tgid:")) {
+        (Some(_), Some(whole)) if whole != pid => (format!("is a thread of process {whole}"), whole.to_string()),
+        (Some(process), _) if is_fastmap(&process) => {
+            ("is FastMap itself".to_owned(), "the program's number".to_owned())
+        }
+        (Some(process), _) => return Ok(process),
+        (None, _) => match outside(pid) {
+            Some(outer) => {
+                (format!("no such process here: in its container, process {outer} has this number"), outer.to_string())
+            }
+            None => ("no such process".to_owned(), "one that ps(1) shows".to_owned()),
+        },
+    };
+    Err(Failure::new(pid, what, format_args!("give {instead}")))
+}
+
+/// The process that has this number in a PID namespace of its own.
+fn outside(pid: u32) -> Option<u32> {
+    let is_it = |process: &Process| field(process.pid, "NSpid:") == Some(pid);
+    processes().iter().find(|process| is_it(process)).map(|process| process.pid)
+}
+
+/// The last number of a line of /proc/PID/status.
+fn field(pid: u32, name: &str) -> Option<u32> {
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().last()?.parse().ok()
 }
 
 /// The directory of a cgroup. `group` is its path as in /proc/PID/cgroup, or the directory.

@@ -60,7 +60,7 @@ fn as_table(tier: &Tier, copies: &[Listed], now: SystemTime) -> String {
     };
     let rows: Vec<_> = copies.iter().map(row).collect();
     let mut text = table::render(&["OBJECT", "VERSION", "LENGTH", "LOCAL", "LAST USED", "IN USE"], &rows);
-    let dir = tier.dir().display();
+    let dir = printable(tier.dir().display());
     text.push_str(&format!("{} of at most {} in {dir}\n", short(tier.used()), short(tier.limit())));
     text
 }
@@ -96,7 +96,7 @@ fn in_json(tier: &Tier, copies: &[Listed]) -> String {
     let copies: Vec<_> = copies.iter().map(copy).collect();
     let dir = tier.dir().to_string_lossy();
     let all = json!({ "folder": dir, "used_bytes": tier.used(), "limit_bytes": tier.limit(), "copies": copies });
-    format!("{all:#}\n")
+    table::json(&all)
 }
 
 fn rm(args: &RmArgs) -> Result<(), Failure> {
@@ -108,7 +108,7 @@ fn rm(args: &RmArgs) -> Result<(), Failure> {
         return Err(Failure::new(printable(url), what, "see `fastmap cache ls` for what is there"));
     }
     let freed = tier.remove(args.url.as_deref()).map_err(told)?;
-    crate::print(&format!("{} freed in {}\n", short(freed), tier.dir().display()));
+    crate::print(&format!("{} freed in {}\n", short(freed), printable(tier.dir().display())));
     Ok(())
 }
 
@@ -124,7 +124,7 @@ fn verify(args: &TierArgs) -> Result<(), Failure> {
             "they will be fetched anew; look for errors of the disk in dmesg(1)",
         ));
     }
-    crate::print(&format!("{}: {looked}: all right\n", tier.dir().display()));
+    crate::print(&format!("{}: {looked}: all right\n", printable(tier.dir().display())));
     Ok(())
 }
 

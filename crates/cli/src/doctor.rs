@@ -16,6 +16,7 @@ use crate::args::DoctorArgs;
 use crate::cgroup::{self, Controller};
 use crate::failure::Failure;
 use crate::machine::Machine;
+use crate::table::{self, printable};
 
 #[derive(Serialize)]
 struct Diagnosis {
@@ -72,9 +73,9 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let machine = Machine::of(&path);
     let diagnosis = Diagnosis { machine, read_s, can_steer, steering, can_cache, in_memory, findings };
     if args.json {
-        let text = serde_json::to_string_pretty(&diagnosis)
+        let value = serde_json::to_value(&diagnosis)
             .map_err(|e| Failure::new("doctor", e, "this is an error in fastmap: please report it"))?;
-        crate::print(&(text + "\n"));
+        crate::print(&table::json(&value));
     } else {
         crate::print(&text(&path, &diagnosis));
     }
@@ -157,9 +158,9 @@ fn text(path: &Path, diagnosis: &Diagnosis) -> String {
         m.cpus,
         m.memory_bytes >> 20,
         m.kernel,
-        path.display(),
+        printable(path.display()),
         m.file_system,
-        m.device
+        printable(&m.device)
     );
     if let Some(seconds) = diagnosis.read_s {
         text.push_str(&format!("A read of 4 KiB there takes {:.3} ms (median); {}\n", seconds * 1e3, m.readahead()));
@@ -189,7 +190,7 @@ fn list(text: &mut String, findings: &[Finding], is_enough: bool) {
             (false, true) => "without",
             (false, false) => "MISSING",
         };
-        text.push_str(&format!("{mark:<8} {:<width$}  {}\n", f.name, f.detail));
+        text.push_str(&format!("{mark:<8} {:<width$}  {}\n", f.name, printable(&f.detail)));
         if !f.ok {
             text.push_str(&format!("{:8} {:width$}  it is for: {}\n", "", "", f.purpose));
             text.push_str(&format!("{:8} {:width$}  to have it: {}\n", "", "", f.remedy));

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::table::printable;
+
 /// A failure of the whole command.
 #[derive(Debug)]
 pub struct Failure {
@@ -52,8 +54,8 @@ impl Failure {
 }
 
 impl fmt::Display for Failure {
-    /// Always one line.
+    /// Always one line, without control characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message.replace('\n', " "))
+        f.write_str(&printable(self.message.replace('\n', " ")))
     }
 }

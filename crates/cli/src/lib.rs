@@ -29,23 +29,27 @@ use failure::Failure;
 pub fn main() -> ExitCode {
     /// The least stack for the parser of the command line, bytes.
     const STACK: usize = 1 << 20;
-    let body = || match Args::try_parse() {
-        Ok(args) => ended(dispatch(args)),
-        Err(error) => usage(&error),
-    };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills one structure of this function's.
     let is_known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } == 0;
-    if is_known && limit.rlim_cur < STACK as u64 {
-        // The larger stack is the thread's alone: the program that `run` becomes still gets the old limit.
-        match std::thread::Builder::new().stack_size(2 * STACK).spawn(body).map(std::thread::JoinHandle::join) {
-            Ok(Ok(status)) => return status,
+    let parse = || match Args::try_parse() {
+        // The program that `run` starts is a child of the first thread, which has all signals.
+        Ok(args) if matches!(args.command, Command::Run(_)) => Err(Box::new(args)),
+        Ok(args) => Ok(ended(dispatch(args))),
+        Err(error) => Ok(usage(&error)),
+    };
+    let parsed = if is_known && limit.rlim_cur < STACK as u64 {
+        // The larger stack is the thread's alone: the program that `run` starts still gets the old limit.
+        match std::thread::Builder::new().stack_size(2 * STACK).spawn(parse).map(std::thread::JoinHandle::join) {
+            Ok(Ok(parsed)) => parsed,
             // The thread panicked, and the panic hook has reported it.
             Ok(Err(_)) => return ExitCode::from(101),
-            Err(_) => {}
+            Err(_) => parse(),
         }
-    }
-    body()
+    } else {
+        parse()
+    };
+    parsed.unwrap_or_else(|args| ended(dispatch(*args)))
 }
 
 /// The command line's definition, for man pages and completions. The arguments of `bench` and `report` are defined by `fastmap-bench`.
@@ -114,7 +118,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
             format!("command line: {first}{hint}: see `{of} --help`")
         }
     };
-    eprintln!("fastmap: {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
+    eprintln!("fastmap: {}", table::printable(line.split_whitespace().collect::<Vec<_>>().join(" ")));
     ExitCode::from(2)
 }
 

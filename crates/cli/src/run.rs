@@ -1,39 +1,44 @@
-//! `fastmap run` checks its settings and the program, puts the preload libraries into the environment, and executes the program in its own
-//! place (exec).
+//! `fastmap run` checks its settings and the program, starts it as its child, and steers it from outside. Only with the engine does it put anything
+//! into the program: a preload library, by the environment.
 
 mod beside;
 mod companion;
 mod glob;
+mod guard;
 mod heap;
 pub(crate) mod objects;
+mod parent;
 mod program;
+mod signals;
+mod voice;
 mod warm;
 
+use std::convert::Infallible;
 use std::env;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fastmap::Cache;
 
 use crate::args::{Faults, RunArgs};
 use crate::failure::Failure;
 use crate::size::{Capacity, Size};
+use crate::table::printable;
+use companion::Companion;
 use program::Kind;
+use warm::Warmth;
 
-/// The library that steers the kernel's pages.
-const STEERING: &str = "libfastmap_steer.so";
 /// The engine's library, which serves the program's mappings.
 const ENGINE: &str = "libfastmap_preload.so";
 /// The engine's library with the heap. Programs without `--heap` do not get it, because it makes malloc(3) take a detour.
 const ENGINE_AND_HEAP: &str = "libfastmap_preload_heap.so";
 
-/// Becomes the program. On success this does not return.
-pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
+/// Runs the program, and ends as it has ended. This does not return once the program was started.
+pub fn run(args: &RunArgs) -> Result<Infallible, Failure> {
     let cache = setting(args.cache, "--cache", "FASTMAP_CACHE")?;
     let heap = text(args.heap.as_deref(), "--heap", "FASTMAP_HEAP");
     let engine = match (&heap, &cache) {
@@ -42,7 +47,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
         (None, None) => (!args.objects.object.is_empty()).then_some(ENGINE),
     };
     let mut variables = match engine {
-        Some(_) => engine_variables(args, cache, heap)?,
+        Some(_) => Some(engine_variables(args, cache, heap)?),
         None => check_without_engine(args)?,
     };
     if args.warm && engine.is_some() {
@@ -53,39 +58,64 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
             "leave out --warm, or --cache and --heap (and FASTMAP_CACHE and FASTMAP_HEAP)",
         ));
     }
-    if args.r#override {
-        variables.push(("FASTMAP_STEER_OVERRIDE", "1".into()));
-    }
-    check_log(env::var_os("FASTMAP_LOG").unwrap_or_default())?;
-    let libraries = libraries(engine)?;
+    let overrides = args.r#override || env::var_os("FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == "1");
+    let log = env::var_os("FASTMAP_LOG").unwrap_or_default();
+    let logs = check_log(&log.to_string_lossy())?;
+    let library = engine.map(library).transpose()?;
     let program = program::find(&args.program[0])?;
     let kind = program::check(&program, engine.is_some())?;
-    variables.extend(objects::start(&args.objects)?);
+    let objects = objects::start(&args.objects)?;
     // The other checks come first, because this one makes a file.
     let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
     let made = stats.map(|(source, path)| checked_stats(source, &path)).transpose()?;
-    if let Some(Made { path, .. }) = &made {
-        variables.push(("FASTMAP_STATS", path.clone().into()));
-    }
-    variables.push(("FASTMAP_RUN_PID", std::process::id().to_string().into()));
-    let preloaded = if kind == Kind::Foreign { &[][..] } else { &libraries };
-    let (before, list) = (env::var_os("LD_PRELOAD"), preload(preloaded, env::var_os("LD_PRELOAD")));
-    if before.is_some() || !list.is_empty() {
-        variables.push(("LD_PRELOAD", list));
-    }
-    if let Some(Made { path, .. }) = &made {
-        write_unfinished(path, &program);
+    if let Some(variables) = &mut variables {
+        variables.extend(objects);
+        if let Some(Made { path, .. }) = &made {
+            variables.push(("FASTMAP_STATS", path.clone().into()));
+        }
+        variables.push(("LD_PRELOAD", preload(library.as_deref(), env::var_os("LD_PRELOAD"))));
     }
     if kind == Kind::Go && engine.is_some() {
-        eprintln!("{}", program::OF_GO.replace("PROGRAM", &program.display().to_string()));
+        eprintln!("{}", program::OF_GO.replace("PROGRAM", &printable(program.display())));
     }
     let warm = args.warm.then(|| warm::command(&program, &args.program[1..]));
-    companion::start(args.r#override || env::var_os("FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == "1"), warm);
-    let error = become_program(&program, &args.program, &variables);
-    if let Some(Made { path, fresh: true }) = &made {
-        let _ = fs::remove_file(path);
+    let before = || {
+        if let Some(Made { path, .. }) = &made {
+            write_unfinished(path, &program);
+        }
+    };
+    let mut child = match parent::start(&program, &args.program, variables, logs, before) {
+        Ok(child) => child,
+        Err(error) => {
+            if let Some(Made { path, fresh: true }) = &made {
+                let _ = fs::remove_file(path);
+            }
+            return Err(program::not_run(&program, &error));
+        }
+    };
+    let mut companion = None;
+    if companion::is_allowed() {
+        let warm = warm.and_then(|command| Warmth::begin(command, child.pid, logs));
+        companion = Some(Companion::new(child.pid, overrides, warm, logs));
+    } else {
+        voice::say(
+            "the program is not steered: a system call filter (seccomp) of fastmap's own forbids that; allow madvise and what else @system-service has",
+        );
     }
-    Err(program::not_run(&program, &error))
+    // A fault in here, which the panic hook reports, must not end the program.
+    let end = child.wait(|| {
+        let look = || companion.as_mut().map(Companion::look);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).ok().flatten().unwrap_or_else(|| {
+            std::mem::forget(companion.take());
+            Duration::from_secs(3600)
+        })
+    });
+    let ends = std::panic::AssertUnwindSafe(|| companion.and_then(Companion::end));
+    let done = std::panic::catch_unwind(ends).ok().flatten();
+    if let Some(Made { path, .. }) = made.filter(|_| engine.is_none()) {
+        write_stats(&path, child.pid, done.as_deref().unwrap_or_default());
+    }
+    child.end_likewise(end)
 }
 
 /// Environment variables with their values.
@@ -129,12 +159,11 @@ fn engine_variables(
     Ok(variables)
 }
 
-/// Fails if FASTMAP_LOG has a word that nobody reads.
-fn check_log(words: OsString) -> Result<(), Failure> {
-    let words = words.to_string_lossy();
+/// Fails if FASTMAP_LOG has a word that nobody reads. Returns whether it asks for what steering does.
+fn check_log(words: &str) -> Result<bool, Failure> {
     let unknown = words.split(',').find(|word| !["", "steer", "mappings"].contains(word));
     match unknown {
-        None => Ok(()),
+        None => Ok(words.split(',').any(|word| word == "steer")),
         Some(word) => {
             let what = format!("\"{word}\" is not a subject of messages");
             Err(Failure::usage("FASTMAP_LOG", what, "give steer, mappings, or steer,mappings"))
@@ -143,7 +172,7 @@ fn check_log(words: OsString) -> Result<(), Failure> {
 }
 
 /// Fails if a flag of the engine is given. Returns no variables.
-fn check_without_engine(args: &RunArgs) -> Result<Variables, Failure> {
+fn check_without_engine(args: &RunArgs) -> Result<Option<Variables>, Failure> {
     let flags = [
         ("--map", !args.map.is_empty()),
         ("--faults", args.faults.is_some()),
@@ -153,7 +182,7 @@ fn check_without_engine(args: &RunArgs) -> Result<Variables, Failure> {
         ("--persist", args.persist.is_some()),
     ];
     match flags.into_iter().find(|(_, is_given)| *is_given) {
-        None => Ok(Vec::new()),
+        None => Ok(None),
         Some((flag, _)) => {
             let remedy = "add --cache SIZE, or --cache auto for the memory that is left; or leave it out";
             Err(Failure::usage(flag, "needs --cache: without a cache the kernel serves all mappings", remedy))
@@ -226,41 +255,38 @@ fn checked_stats(source: &str, path: &OsStr) -> Result<Made, Failure> {
     }
 }
 
-/// Writes a valid JSON document that says that the counters are not complete. The preload library replaces it when the program ends through the
-/// C library. Otherwise the document stays.
+/// Writes a valid JSON document that says that the counters are not complete. It is replaced when the program has ended: by the preload library, if
+/// the program ends through the C library, or by this process, if there is no engine. Otherwise the document stays.
 fn write_unfinished(path: &Path, program: &Path) {
-    let mut name = String::from("\"");
-    for one in program.to_string_lossy().chars() {
-        match one {
-            '"' | '\\' => name.extend(['\\', one]),
-            '\0'..='\x1f' => name.push_str(&format!("\\u{:04x}", one as u32)),
-            _ => name.push(one),
-        }
-    }
     let text = format!(
         "{{\"pid\":{},\"complete\":false,\"why\":\"the program has not ended yet, or not by exit(3), _exit(2) or a return from main: it was killed, \
-         or made the system call itself, as Go programs do; nothing was counted\",\"program\":{name}\",\"caches\":[],\"maps\":[]}}\n",
-        std::process::id()
+         or made the system call itself, as Go programs do; nothing was counted\",\"program\":{},\"caches\":[],\"maps\":[]}}\n",
+        std::process::id(),
+        serde_json::Value::from(program.to_string_lossy())
     );
     // The file could be opened for writing a moment ago. If that has changed, the library reports it.
     let _ = fs::write(path, text);
 }
 
-/// The libraries to load, in order: the one that `FASTMAP_PRELOAD` names, or else the engine's, if it is needed, and the one that steers.
-fn libraries(engine: Option<&'static str>) -> Result<Vec<PathBuf>, Failure> {
-    let names = engine.into_iter().chain([STEERING]);
-    match env::var_os("FASTMAP_PRELOAD") {
-        Some(named) => Ok(vec![library(engine.unwrap_or(STEERING), &[named.into()])?]),
-        None => {
-            let own = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
-            let folder = own.parent().unwrap_or(Path::new("/"));
-            names.map(|name| library(name, &[folder.join(name), folder.join("../lib/fastmap").join(name)])).collect()
-        }
+/// Writes the statistics of a program without the engine, in the engine's format: what steering has done for it.
+fn write_stats(path: &Path, pid: u32, done: &str) {
+    let done = serde_json::Value::from(done);
+    let text = format!("{{\"pid\":{pid},\"complete\":true,\"steered\":{done},\"caches\":[],\"maps\":[]}}\n");
+    if let Err(error) = fs::write(path, text) {
+        voice::say(&format!("--stats: {}: cannot be written: {error}", path.display()));
     }
 }
 
-/// The library's path without symbolic links, in the first of these places that has it.
-fn library(name: &'static str, places: &[PathBuf]) -> Result<PathBuf, Failure> {
+/// The library to load: the one that `FASTMAP_PRELOAD` names, or else the engine's, beside this command or in ../lib/fastmap.
+fn library(name: &str) -> Result<PathBuf, Failure> {
+    let places: Vec<PathBuf> = match env::var_os("FASTMAP_PRELOAD") {
+        Some(named) => vec![named.into()],
+        None => {
+            let own = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
+            let folder = own.parent().unwrap_or(Path::new("/"));
+            vec![folder.join(name), folder.join("../lib/fastmap").join(name)]
+        }
+    };
     let Some(found) = places.iter().find_map(|place| fs::canonicalize(place).ok().filter(|path| path.is_file())) else {
         let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
         return Err(Failure::new(
@@ -277,85 +303,37 @@ fn library(name: &'static str, places: &[PathBuf]) -> Result<PathBuf, Failure> {
     Ok(found)
 }
 
-/// The value of `LD_PRELOAD`: the libraries, then the entries of `before`. FastMap's libraries in `before` are left out: an outer `fastmap run`
+/// The value of `LD_PRELOAD`: the library, then the entries of `before`. FastMap's libraries in `before` are left out: an outer `fastmap run`
 /// may have put them there.
-fn preload(libraries: &[PathBuf], before: Option<OsString>) -> OsString {
+fn preload(library: Option<&Path>, before: Option<OsString>) -> OsString {
     let before = before.unwrap_or_default();
     let others = before.as_bytes().split(|byte| byte.is_ascii_whitespace() || *byte == b':');
     let is_ours = |other: &[u8]| {
         let name = Path::new(OsStr::from_bytes(other)).file_name();
-        libraries.iter().any(|library| library.as_os_str().as_bytes() == other)
-            || [STEERING, ENGINE, ENGINE_AND_HEAP].iter().any(|ours| name == Some(OsStr::new(ours)))
+        library.is_some_and(|library| library.as_os_str().as_bytes() == other)
+            || [ENGINE, ENGINE_AND_HEAP].iter().any(|ours| name == Some(OsStr::new(ours)))
     };
     let others = others.filter(|other| !other.is_empty() && !is_ours(other)).map(OsStr::from_bytes);
-    let all: Vec<_> = libraries.iter().map(|library| library.as_os_str()).chain(others).collect();
+    let all: Vec<_> = library.map(Path::as_os_str).into_iter().chain(others).collect();
     all.join(OsStr::new(":"))
 }
-
-/// Calls execve(2). Signal mask, signal dispositions and descriptors are as this command got them.
-fn become_program(program: &Path, arguments: &[OsString], variables: &[(&str, OsString)]) -> io::Error {
-    let text = |text: &OsStr| CString::new(text.as_bytes());
-    let list = |texts: &[OsString]| texts.iter().map(|one| text(one)).collect::<Result<Vec<_>, _>>();
-    let kept = env::vars_os().filter(|(name, _)| !variables.iter().any(|(ours, _)| name == ours));
-    let ours = variables.iter().map(|(name, value)| (OsString::from(name), value.clone()));
-    let entries = kept.chain(ours).map(|(mut entry, value)| {
-        entry.push("=");
-        entry.push(value);
-        entry
-    });
-    let entries: Vec<_> = entries.collect();
-    let (Ok(path), Ok(arguments), Ok(entries)) = (text(program.as_os_str()), list(arguments), list(&entries)) else {
-        return io::ErrorKind::InvalidInput.into();
-    };
-    let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
-        texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
-    };
-    // SAFETY: the lists are null-terminated, and their C strings outlive the calls. (`path` has a slash, so execvpe(3) does not search PATH. It
-    // has the shell run a text file without `#!`, as elsewhere.)
-    unsafe {
-        if !PIPE_SIGNAL_IGNORED.load(Ordering::Relaxed) {
-            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        }
-        libc::execvpe(path.as_ptr(), pointers(&arguments).as_ptr(), pointers(&entries).as_ptr());
-    }
-    io::Error::last_os_error()
-}
-
-/// Whether SIGPIPE was ignored when this process began. This must be read before Rust's runtime ignores SIGPIPE, which it does before `main`.
-static PIPE_SIGNAL_IGNORED: AtomicBool = AtomicBool::new(false);
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static REMEMBER: extern "C" fn() = {
-    extern "C" fn remember() {
-        // SAFETY: all-zero bytes are a valid sigaction, and the call fills it.
-        let before = unsafe {
-            let mut before: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut before);
-            before
-        };
-        PIPE_SIGNAL_IGNORED.store(before.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
-    }
-    remember
-};
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_libraries_come_first_and_once() {
-        let libraries = ["/lib/libfastmap_preload.so", "/lib/libfastmap_steer.so"].map(PathBuf::from);
-        let ours = "/lib/libfastmap_preload.so:/lib/libfastmap_steer.so";
+    fn the_library_comes_first_and_once() {
+        let ours = "/lib/libfastmap_preload.so";
         for (before, after) in [
             (None, ""),
             (Some(""), ""),
             (Some("/a.so:/b.so c.so"), ":/a.so:/b.so:c.so"),
-            (Some("/a.so:/lib/libfastmap_preload.so:/lib/libfastmap_steer.so"), ":/a.so"),
+            (Some("/a.so:/lib/libfastmap_preload.so"), ":/a.so"),
             (Some("/lib/libfastmap_preload_heap.so:/a.so"), ":/a.so"),
         ] {
-            assert_eq!(preload(&libraries, before.map(OsString::from)), *format!("{ours}{after}"), "{before:?}");
+            let list = preload(Some(Path::new(ours)), before.map(OsString::from));
+            assert_eq!(list, *format!("{ours}{after}"), "{before:?}");
         }
-        assert_eq!(preload(&libraries[1..], Some(ours.into())), "/lib/libfastmap_steer.so");
     }
 }

@@ -1,5 +1,7 @@
 //! Text for standard output: aligned tables, figures, and names without control characters.
 
+use std::fmt::Display;
+
 /// Renders rows under their headings. The first column is aligned to the left, the others to the right.
 pub fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
@@ -37,9 +39,26 @@ pub fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// The text with `?` for each control character, so that it cannot steer the terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() { '?' } else { one }).collect()
+/// The text with `?` for each control character, and for each that begins a line or turns the direction of writing. So a name cannot steer
+/// the terminal, nor look like another one. All names of programs and files are printed by this.
+pub fn printable(text: impl Display) -> String {
+    let is_safe = |one: &char| {
+        !one.is_control() && !matches!(one, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.to_string().chars().map(|one| if is_safe(&one) { one } else { '?' }).collect()
+}
+
+/// A value as JSON, with a line feed at the end. Control characters that JSON allows are escaped, too.
+pub fn json(value: &serde_json::Value) -> String {
+    let mut text = String::new();
+    for one in format!("{value:#}\n").chars() {
+        match one {
+            // These are in strings only.
+            '\u{7f}'..='\u{9f}' => text.push_str(&format!("\\u{:04x}", u32::from(one))),
+            one => text.push(one),
+        }
+    }
+    text
 }
 
 /// A number of threads, in words: `1 thread`, `2 threads`.
@@ -60,6 +79,9 @@ mod tests {
     #[test]
     fn names_cannot_steer_the_terminal() {
         assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb?c");
+        assert_eq!(printable("\u{9b}31m \u{202e}txt\u{2028} \u{fffd}é"), "?31m ?txt? \u{fffd}é");
+        let json = json(&serde_json::json!("\x1b\u{9b}\x7f\n\""));
+        assert_eq!(json, "\"\\u001b\\u009b\\u007f\\n\\\"\"\n");
     }
 
     #[test]

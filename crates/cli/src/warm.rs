@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use fastmap_steer::observe::Memory;
+use fastmap_steer::observe::{Answer, Asked, Memory};
 use fastmap_steer::warm::{Error, Found, Loaded, Records, Remembered, Version, load};
 use serde_json::{Value, json};
 
@@ -21,6 +21,10 @@ use crate::table::{self, printable};
 /// There is no folder for records, or it cannot be read.
 pub fn run(args: &WarmArgs) -> Result<ExitCode, Failure> {
     let records = Records::of_user().map_err(|error| failure("records", &error))?;
+    // Said once, and not for each file.
+    if let Err(error @ Error::NotOurs(..)) = records.check() {
+        return Err(failure("records", &error));
+    }
     match &args.command {
         WarmCommand::Save(args) => Ok(save(&records, args)),
         WarmCommand::Load(args) => Ok(read_back(&records, args)),
@@ -49,10 +53,10 @@ fn status(is_all: bool) -> ExitCode {
 fn save(records: &Records, args: &WarmFiles) -> ExitCode {
     let mut is_all = true;
     for path in &args.files {
-        match records.save(&absolute(path), None) {
+        match records.save(&absolute(path), None, None) {
             Ok(saved) => {
                 let (bytes, length) = (short(saved.bytes()), short(saved.version.length));
-                crate::print(&format!("{}: {bytes} of {length} in memory\n", printable(&path.to_string_lossy())));
+                crate::print(&format!("{}: {bytes} of {length} in memory\n", printable(path.to_string_lossy())));
             }
             Err(error) => {
                 tell(path, &error);
@@ -63,8 +67,9 @@ fn save(records: &Records, args: &WarmFiles) -> ExitCode {
     status(is_all)
 }
 
+const INTERRUPTED: &str = "warm load: interrupted: run it again; what was read stays in memory";
+
 fn read_back(records: &Records, args: &WarmFiles) -> ExitCode {
-    interrupt::watch();
     let mut files = Vec::new();
     for path in &args.files {
         match records.open(&absolute(path)) {
@@ -72,11 +77,13 @@ fn read_back(records: &Records, args: &WarmFiles) -> ExitCode {
             Err(error) => tell(path, &error),
         }
     }
+    // Until now a signal ends the process at once.
+    interrupt::end_in_time(1, || eprintln!("fastmap: {INTERRUPTED}"));
     let (count, began) = (files.len(), Instant::now());
     let loaded = load(&files, &mut Memory::of(std::process::id()), || !interrupt::requested());
     if interrupt::requested() {
-        eprintln!("fastmap: warm load: interrupted: run it again; what was read stays in memory");
-        return ExitCode::FAILURE;
+        eprintln!("fastmap: {INTERRUPTED}");
+        interrupt::leave(1);
     }
     if count > 0 {
         let seconds = began.elapsed().as_secs_f64();
@@ -119,12 +126,19 @@ fn show(records: &Records, args: &ShowArgs) -> Result<ExitCode, Failure> {
     Ok(status(is_all))
 }
 
+/// A file system may take so long to tell whether a file has changed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The state of a record: `ok` if it can be used.
 fn state(remembered: &Remembered) -> &'static str {
-    match std::fs::metadata(&remembered.path) {
-        Ok(file) if Version::of(&file) == remembered.version => "ok",
-        Ok(_) => "changed",
-        Err(_) => "gone",
+    let path = remembered.path.clone();
+    let asked = Asked::about(&remembered.path, move || std::fs::metadata(path).map(|file| Version::of(&file)).ok());
+    match asked.answer_within(PATIENCE) {
+        Answer::Known(Some(version)) if version == remembered.version => "ok",
+        Answer::Known(Some(_)) => "changed",
+        Answer::Known(None) => "gone",
+        // Its file system does not answer.
+        Answer::NotYet | Answer::Lost => "unknown",
     }
 }
 
@@ -132,16 +146,16 @@ fn as_table(records: &Records, found: &[Found], used: u64) -> String {
     let now = std::time::SystemTime::now();
     let row = |one: &Found| match one {
         Ok(one) => vec![
-            printable(&one.path.to_string_lossy()),
+            printable(one.path.to_string_lossy()),
             short(one.version.length),
             short(one.bytes()),
             short(one.hot_bytes()),
             one.runs.len().to_string(),
-            ago(std::time::UNIX_EPOCH + std::time::Duration::from_secs(one.saved.min(1 << 40)), now),
+            ago(std::time::UNIX_EPOCH + Duration::from_secs(one.saved.min(1 << 40)), now),
             state(one).to_owned(),
         ],
         Err((path, _)) => {
-            let mut row = vec![printable(&path.to_string_lossy())];
+            let mut row = vec![printable(path.to_string_lossy())];
             row.extend(["-"; 5].map(String::from));
             row.push("damaged".to_owned());
             row
@@ -149,7 +163,7 @@ fn as_table(records: &Records, found: &[Found], used: u64) -> String {
     };
     let rows: Vec<_> = found.iter().map(row).collect();
     let mut text = table::render(&["FILE", "LENGTH", "REMEMBERED", "HOT", "RUNS", "SAVED", "STATE"], &rows);
-    let folder = records.folder().display();
+    let folder = printable(records.folder().display());
     text.push_str(&format!("{} of at most {} in {folder}\n", short(used), short(Records::MOST.0)));
     text
 }
@@ -174,7 +188,7 @@ fn in_json(records: &Records, found: &[Found], used: u64) -> String {
     let all = json!({
         "folder": folder, "used_bytes": used, "limit_bytes": Records::MOST.0, "files": files, "damaged": damaged,
     });
-    format!("{all:#}\n")
+    table::json(&all)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Memory-mapped files behind ordinary pointers, in user space, with a hard memory budget.
 //!
 //! A [`Map`] dereferences to the bytes of a file, like `memmap2`'s. Without a cache the kernel serves it, and FastMap
-//! advises the kernel ([`MapOptions::steer`]). With a [`Cache`] the engine serves it; the rest of this page is about
-//! that.
+//! advises the kernel if it is asked to ([`MapOptions::steer`]). With a [`Cache`] the engine serves it; the rest of this
+//! page is about that.
 //!
 //! * Pages in memory never exceed the cache's capacity.
 //! * Pages are read past the kernel's page cache, evicted in batches, and written back in sorted, merged runs.

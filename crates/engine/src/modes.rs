@@ -52,7 +52,7 @@ impl fmt::Display for Faults {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fallback {
-    /// Map the file through the kernel instead (mmap(2)), outside any budget; FastMap steers it. A warning through
+    /// Map the file through the kernel instead (mmap(2)), outside any budget. A warning through
     /// `tracing`, or one line on standard error where the program has no subscriber, says what is missing, and [`Map::engine`](crate::Map::engine) says who serves the map.
     Kernel,
     /// Where only direct I/O is missing, cache the file over buffered reads and writes: the page cache then holds a

@@ -123,8 +123,8 @@ def test_modules_commands_and_options_of_python_are_passed_on(tmp_path):
     assert run("run", "-", input="print(7)").stdout == "7\n"
 
 
-def test_the_interpreter_is_the_same_and_the_process_too():
-    code = "import os, sys; print(sys.executable, sys.prefix, os.getpid())"
+def test_the_interpreter_is_the_same_and_a_child_of_the_command():
+    code = "import os, sys; print(sys.executable, sys.prefix, os.getppid())"
     with subprocess.Popen([sys.executable, "-m", "fastmap", "run", "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.read().split() == [sys.executable, sys.prefix, str(process.pid)]
 

@@ -33,14 +33,16 @@ impl Report {
     /// Replaces the line. Only the watcher calls this and, before it starts, the thread that starts it.
     pub fn set(&self, line: &str) {
         let len = (0..=line.len().min(BYTES)).rev().find(|len| line.is_char_boundary(*len)).unwrap_or(0);
-        self.version.fetch_add(1, Ordering::AcqRel);
+        // In a child of fork(2) a thread that is not there may have left it odd.
+        let odd = self.version.load(Ordering::Relaxed) | 1;
+        self.version.store(odd, Ordering::Relaxed);
         fence(Ordering::Release);
         for (index, byte) in line.as_bytes()[..len].iter().enumerate() {
             // SAFETY: within the array; readers expect it to change.
             unsafe { self.text.get().cast::<u8>().add(index).write_volatile(*byte) };
         }
         self.len.store(len, Ordering::Relaxed);
-        self.version.fetch_add(1, Ordering::Release);
+        self.version.store(odd + 1, Ordering::Release);
     }
 
     /// Copies the line to `into`, and returns its length in bytes. Returns 0 if nothing was done.

@@ -97,13 +97,13 @@ fn tracing() -> Requirement {
     let found = match (can_trace(), yama_scope()) {
         (false, _) => Err("ptrace(2) is refused".to_owned()),
         (true, scope @ 1..) if !may_trace_all() => Err(format!(
-            "kernel.yama.ptrace_scope is {scope}: programs that run already can be steered with CAP_SYS_PTRACE only"
+            "kernel.yama.ptrace_scope is {scope}: `fastmap run` steers what it starts, and programs that run already can be steered with CAP_SYS_PTRACE only"
         )),
         _ => Ok("programs can be steered from outside".to_owned()),
     };
     Requirement {
         name: "ptrace",
-        purpose: "programs that run already (`fastmap attach`), static programs and those of Go are advised from outside",
+        purpose: "programs are advised from outside, under `fastmap run` and by `fastmap attach`; without it only loads from slow storage are helped",
         optional: true,
         found,
         remedy: "allow ptrace in the seccomp filter, and set kernel.yama.ptrace_scope to 0 (sysctl), or attach as root"
@@ -111,23 +111,30 @@ fn tracing() -> Requirement {
     }
 }
 
-/// Whether a child can be held, as `attach` holds the threads of a program.
+/// Whether a child can be held, as the threads of a program are. A child tries it: a filter (seccomp(2)) may answer by a kill.
 fn can_trace() -> bool {
-    // SAFETY: the child makes one system call, and this process ends it and waits for it.
+    // SAFETY: the children make system call after system call; this process waits for the first, which ends and waits for the other.
     unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            libc::pause();
-            libc::_exit(0);
+        let tries = libc::fork();
+        if tries == 0 {
+            let held = libc::fork();
+            if held == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::pause();
+                libc::_exit(0);
+            }
+            let is_held = held > 0 && libc::ptrace(libc::PTRACE_SEIZE, held, null_mut::<u8>(), null_mut::<u8>()) == 0;
+            if held > 0 {
+                libc::kill(held, libc::SIGKILL);
+            }
+            libc::waitpid(held, null_mut(), libc::__WALL);
+            libc::_exit(i32::from(!is_held));
         }
-        if child < 0 {
-            return false;
-        }
-        let held = libc::ptrace(libc::PTRACE_SEIZE, child, null_mut::<u8>(), null_mut::<u8>()) == 0;
-        libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, null_mut(), libc::__WALL);
-        held
+        let mut status = 0;
+        tries > 0
+            && libc::waitpid(tries, &mut status, libc::__WALL) == tries
+            && libc::WIFEXITED(status)
+            && libc::WEXITSTATUS(status) == 0
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! A file that has changed in length or modification time since is forgotten. The contents of pages are not kept.
 
+mod folder;
 mod load;
 mod page_set;
 mod record;
@@ -17,12 +18,14 @@ pub use page_set::PageSet;
 pub use record::{Remembered, Version, Warm};
 pub use residency::add_mapped;
 
+use crate::observe::{Key, open_found, open_only};
+use folder::Folder;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use std::fmt;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,6 +46,8 @@ pub enum Error {
     NoFolder,
     /// The folder of records, or one of them, cannot be read or written.
     Folder(PathBuf, io::Error),
+    /// This folder, in which records are, or one above it, is one that others may change: why.
+    NotOurs(PathBuf, String),
     /// The file itself cannot be opened or read.
     File(io::Error),
     /// It is not a regular file.
@@ -64,6 +69,7 @@ impl fmt::Display for Error {
         match self {
             Error::NoFolder => f.write_str("neither XDG_CACHE_HOME nor HOME says where records are"),
             Error::Folder(folder, error) => write!(f, "{}: {error}", folder.display()),
+            Error::NotOurs(folder, why) => write!(f, "{}: {why}", folder.display()),
             Error::File(error) => error.fmt(f),
             Error::Irregular => f.write_str("is not a regular file"),
             Error::InMemory => f.write_str("on a file system that is memory"),
@@ -83,6 +89,12 @@ impl Error {
         match self {
             Error::NoFolder => "set one",
             Error::Folder(..) => "make it a folder that you may write, with room, or set XDG_CACHE_HOME to one",
+            Error::NotOurs(..) if rustix::process::geteuid().is_root() => {
+                "set XDG_CACHE_HOME to a folder that, with all above it, is root's"
+            }
+            Error::NotOurs(..) => {
+                "make it a folder of your own that nobody else may write, or set XDG_CACHE_HOME to one"
+            }
             Error::File(_) | Error::Irregular => "name a file that you may read",
             Error::InMemory => "it needs none of this: nothing of it is read from a disk",
             Error::Untold => "do this as the file's owner, or as a user who may write it",
@@ -117,15 +129,23 @@ impl Records {
         &self.folder
     }
 
+    /// Checks that the folder, if it is there, is this user's alone. (Everything else does, too.)
+    ///
+    /// # Errors
+    /// It is another user's, a symbolic link, or one that others may write; or it cannot be read.
+    pub fn check(&self) -> Result<(), Error> {
+        Folder::open(&self.folder).map(drop)
+    }
+
     /// Remembers which pages of a file are in memory. `path` is absolute and without symbolic links. `mapped` has the pages that a
     /// program has mapped, or had mapped last, where that is known. They are remembered where the kernel does not say what is in
-    /// memory.
+    /// memory. With `only`, the file is opened only if it is this one.
     ///
     /// # Errors
     /// The file cannot be read, is not a regular one, or is in memory; the kernel does not say, and `mapped` is not given; or the
     /// record cannot be written.
-    pub fn save(&self, path: &Path, mapped: Option<&PageSet>) -> Result<Remembered, Error> {
-        let file = open(path)?;
+    pub fn save(&self, path: &Path, only: Option<Key>, mapped: Option<&PageSet>) -> Result<Remembered, Error> {
+        let file = open(path, only)?;
         let version = Version::of(&file.metadata().map_err(Error::File)?);
         let told = residency::in_memory(&file, version.length).map_err(Error::File)?;
         let present = told.or_else(|| mapped.cloned()).ok_or(Error::Untold)?;
@@ -144,7 +164,7 @@ impl Records {
     /// # Errors
     /// There is no record, or it is damaged.
     pub fn find(&self, path: &Path) -> Result<Remembered, Error> {
-        let remembered = self.read_pages(&self.folder.join(name(path, "pages")))?;
+        let remembered = self.read_pages(&name(path, "pages"))?;
         if remembered.path == path { Ok(remembered) } else { Err(Error::Unknown) }
     }
 
@@ -154,7 +174,7 @@ impl Records {
     /// There is no record, or it is damaged; the file cannot be read, or has changed since.
     pub fn open(&self, path: &Path) -> Result<(Arc<File>, Remembered), Error> {
         let remembered = self.find(path)?;
-        let file = open(path)?;
+        let file = open(path, None)?;
         let version = Version::of(&file.metadata().map_err(Error::File)?);
         if version != remembered.version {
             return Err(Error::Changed);
@@ -169,9 +189,9 @@ impl Records {
     /// # Errors
     /// The folder is there but cannot be read.
     pub fn all(&self) -> Result<Vec<Found>, Error> {
-        let records = self.entries()?.into_iter().map(|(path, _)| path);
-        let records = records.filter(|path| path.extension().is_some_and(|kind| kind == "pages"));
-        Ok(records.map(|path| self.read_pages(&path).map_err(|error| (path, error))).collect())
+        let records = self.entries()?.into_iter().map(|entry| entry.name);
+        let records = records.filter(|name| name.ends_with(".pages"));
+        Ok(records.map(|name| self.read_pages(&name).map_err(|error| (self.folder.join(name), error))).collect())
     }
 
     /// Bytes that all records take.
@@ -179,7 +199,7 @@ impl Records {
     /// # Errors
     /// The folder is there but cannot be read.
     pub fn used(&self) -> Result<u64, Error> {
-        Ok(self.entries()?.iter().map(|(_, entry)| entry.len()).sum())
+        Ok(self.entries()?.iter().map(|entry| entry.bytes).sum())
     }
 
     /// Remembers which files a program had mapped. [`key`] makes its `key`.
@@ -192,65 +212,48 @@ impl Records {
 
     /// The files that a program had mapped. None where nothing is known.
     pub fn files_of(&self, key: &str) -> Vec<PathBuf> {
-        let bytes = self.read(&self.folder.join(format!("{key}.files"))).ok();
+        let bytes = self.read(&format!("{key}.files")).ok();
         bytes.and_then(|bytes| record::decode_files(&bytes).ok()).unwrap_or_default()
     }
 
-    fn read_pages(&self, record: &Path) -> Result<Remembered, Error> {
+    fn read_pages(&self, record: &str) -> Result<Remembered, Error> {
         Remembered::decode(&self.read(record)?).map_err(Error::Damaged)
     }
 
-    fn read(&self, record: &Path) -> Result<Vec<u8>, Error> {
-        let failed = |error: io::Error| match error.kind() {
+    fn read(&self, record: &str) -> Result<Vec<u8>, Error> {
+        let folder = Folder::open(&self.folder)?.ok_or(Error::Unknown)?;
+        let bytes = folder.read(record, record::MOST_BYTES + 1).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::Unknown,
-            _ => Error::Folder(record.to_owned(), error),
-        };
-        let file = OpenOptions::new().read(true).custom_flags(PLAIN).open(record).map_err(failed)?;
-        let mut bytes = Vec::new();
-        file.take(record::MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+            _ => Error::Folder(self.folder.join(record), error),
+        })?;
         if bytes.len() as u64 > record::MOST_BYTES { Err(Error::Damaged("it is too long")) } else { Ok(bytes) }
     }
 
-    /// Replaces a record as a whole (rename(2)): another process sees the old one or the new one.
+    /// Replaces a record as a whole: another process sees the old one or the new one.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        let temporary = self.folder.join(format!("{name}.{}", std::process::id()));
-        let written = || {
-            DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-            // A process of this number may have been killed here, and left its file.
-            let _ = std::fs::remove_file(&temporary);
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(bytes)?;
-            std::fs::rename(&temporary, self.folder.join(name))
-        };
-        written().map_err(|error| {
-            let _ = std::fs::remove_file(&temporary);
-            Error::Folder(self.folder.clone(), error)
-        })?;
+        let folder = Folder::make(&self.folder)?;
+        folder.replace(name, bytes).map_err(|error| Error::Folder(self.folder.clone(), error))?;
         self.drop_oldest(Self::MOST)
     }
 
     fn drop_oldest(&self, (bytes, count): (u64, usize)) -> Result<(), Error> {
+        let Some(folder) = Folder::open(&self.folder)? else { return Ok(()) };
         let mut entries = self.entries()?;
-        entries.sort_by_key(|(_, entry)| std::cmp::Reverse((entry.mtime(), entry.mtime_nsec())));
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified));
         let mut used = 0;
-        for (index, (path, entry)) in entries.iter().enumerate() {
-            used += entry.len();
+        for (index, entry) in entries.iter().enumerate() {
+            used += entry.bytes;
             if index >= count || used > bytes {
-                // Another process may have removed it already.
-                let _ = std::fs::remove_file(path);
+                folder.remove(&entry.name);
             }
         }
         Ok(())
     }
 
-    /// The files in the folder. None where there is no folder.
-    fn entries(&self) -> Result<Vec<(PathBuf, std::fs::Metadata)>, Error> {
-        let entries = match std::fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(|error| Error::Folder(self.folder.clone(), error))?,
-        };
-        let with_metadata = |entry: std::fs::DirEntry| Some((entry.path(), entry.metadata().ok()?));
-        Ok(entries.flatten().filter_map(with_metadata).filter(|(_, entry)| entry.is_file()).collect())
+    /// The records in the folder. None where there is no folder.
+    fn entries(&self) -> Result<Vec<folder::Entry>, Error> {
+        let Some(folder) = Folder::open(&self.folder)? else { return Ok(Vec::new()) };
+        folder.entries().map_err(|error| Error::Folder(self.folder.clone(), error))
     }
 }
 
@@ -265,17 +268,20 @@ fn name(path: &Path, kind: &str) -> String {
     format!("{:016x}.{kind}", record::hash(path.as_os_str().as_bytes()))
 }
 
-/// open(2) does not wait, and makes no terminal this process's controlling one.
-const PLAIN: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
-
-/// Opens a file of which pages can be remembered.
-fn open(path: &Path) -> Result<File, Error> {
-    let with = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
-    // O_NOATIME leaves the access time as it is. The kernel refuses it for another user's file.
-    let file = with(PLAIN | libc::O_NOATIME).or_else(|_| with(PLAIN)).map_err(Error::File)?;
-    if !file.metadata().map_err(Error::File)?.is_file() {
-        return Err(Error::Irregular);
-    }
+/// Opens a file of which pages can be remembered: no link, pipe or device. With `only`, no other file.
+fn open(path: &Path, only: Option<Key>) -> Result<File, Error> {
+    let failed = |error: rustix::io::Errno| Error::File(error.into());
+    let file = if let Some(key) = only {
+        let found = path.to_str().and_then(|path| open_only(path, key));
+        found.ok_or(Error::File(io::ErrorKind::NotFound.into()))?
+    } else {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = openat(CWD, path, flags, Mode::empty()).map_err(failed)?;
+        if FileType::from_raw_mode(fstat(&found).map_err(failed)?.st_mode) != FileType::RegularFile {
+            return Err(Error::Irregular);
+        }
+        open_found(&found).map_err(failed)?
+    };
     if is_memory(&file).map_err(Error::File)? { Err(Error::InMemory) } else { Ok(file) }
 }
 
@@ -296,20 +302,23 @@ fn is_memory(file: &File) -> io::Result<bool> {
 mod tests {
     use super::*;
     use crate::PAGE;
+    use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     struct Place {
         folder: tempfile::TempDir,
+        _cache: tempfile::TempDir,
         records: Records,
     }
 
     impl Place {
-        /// On the disk that the sources are on.
+        /// Files on the disk that the sources are on, and records where also root may have some.
         fn new() -> Place {
             let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-            let records = Records::at(folder.path().join("cache/warm"));
-            Place { folder, records }
+            let cache = tempfile::tempdir().unwrap();
+            let records = Records::at(cache.path().canonicalize().unwrap().join("fastmap/warm"));
+            Place { folder, _cache: cache, records }
         }
 
         fn file(&self, name: &str, pages: u64) -> PathBuf {
@@ -328,10 +337,10 @@ mod tests {
         assert!(matches!(place.records.find(&path), Err(Error::Unknown)));
         // Memory may be short where tests run: all of it is read again.
         std::fs::read(&path).unwrap();
-        let saved = place.records.save(&path, None).unwrap();
+        let saved = place.records.save(&path, None, None).unwrap();
         assert_eq!(place.records.find(&path).unwrap(), saved);
         assert_eq!((saved.version.length, saved.hot_bytes()), (600 * PAGE, 0));
-        let again = place.records.save(&path, None).unwrap();
+        let again = place.records.save(&path, None, None).unwrap();
         assert!(again.hot_bytes() <= again.bytes() && again.bytes() <= 600 * PAGE);
         assert!(again.hot_bytes() > 0, "what two saves had is hot");
         let files = [place.records.open(&path).unwrap()];
@@ -346,7 +355,7 @@ mod tests {
         let place = Place::new();
         let path = place.file("a", 600);
         let mapped = std::iter::once(100..120).collect();
-        let saved = place.records.save(&path, Some(&mapped)).unwrap();
+        let saved = place.records.save(&path, None, Some(&mapped)).unwrap();
         assert!(saved.hot_bytes() <= 20 * PAGE);
         assert!(saved.runs.iter().all(|run| !run.is_hot || (100..120).contains(&run.pages.at)));
     }
@@ -355,11 +364,11 @@ mod tests {
     fn a_file_that_has_changed_is_forgotten() {
         let place = Place::new();
         let path = place.file("a", 20);
-        place.records.save(&path, None).unwrap();
+        place.records.save(&path, None, None).unwrap();
         let before = std::fs::metadata(&path).unwrap().modified().unwrap();
         File::options().write(true).open(&path).unwrap().set_len(20 * PAGE + 1).unwrap();
         assert!(matches!(place.records.open(&path), Err(Error::Changed)));
-        place.records.save(&path, None).unwrap();
+        place.records.save(&path, None, None).unwrap();
         assert!(place.records.open(&path).is_ok());
         File::open(&path).unwrap().set_modified(before + Duration::from_nanos(1)).unwrap();
         assert!(matches!(place.records.open(&path), Err(Error::Changed)));
@@ -371,7 +380,7 @@ mod tests {
     fn a_damaged_record_says_nothing_and_is_shown() {
         let place = Place::new();
         let path = place.file("a", 20);
-        place.records.save(&path, None).unwrap();
+        place.records.save(&path, None, None).unwrap();
         let record = place.records.folder().join(name(&path, "pages"));
         let mut bytes = std::fs::read(&record).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
@@ -379,7 +388,7 @@ mod tests {
         assert!(matches!(place.records.open(&path), Err(Error::Damaged(_))));
         let all = place.records.all().unwrap();
         assert!(matches!(&all[..], [Err((at, Error::Damaged(_)))] if *at == record), "{all:?}");
-        place.records.save(&path, None).unwrap();
+        place.records.save(&path, None, None).unwrap();
         assert!(place.records.all().unwrap()[0].is_ok());
     }
 
@@ -387,13 +396,13 @@ mod tests {
     fn the_oldest_records_go() {
         let place = Place::new();
         let path = place.file("a", 1);
+        let of = |index: u64| key([&index.to_le_bytes()[..]]);
         for index in 0..5 {
-            place.records.note_files(&format!("{index}"), std::slice::from_ref(&path)).unwrap();
-            let record = File::open(place.records.folder().join(format!("{index}.files"))).unwrap();
+            place.records.note_files(&of(index), std::slice::from_ref(&path)).unwrap();
+            let record = File::open(place.records.folder().join(format!("{}.files", of(index)))).unwrap();
             record.set_modified(SystemTime::now() - Duration::from_secs(100 - index)).unwrap();
         }
-        let left =
-            || -> Vec<bool> { (0..5).map(|index| !place.records.files_of(&format!("{index}")).is_empty()).collect() };
+        let left = || -> Vec<bool> { (0..5).map(|index| !place.records.files_of(&of(index)).is_empty()).collect() };
         assert_eq!(left(), [true; 5]);
         place.records.drop_oldest((1 << 20, 3)).unwrap();
         assert_eq!(left(), [false, false, true, true, true]);
@@ -404,15 +413,18 @@ mod tests {
     #[test]
     fn what_cannot_be_remembered_is_told() {
         let place = Place::new();
-        assert!(matches!(place.records.save(place.folder.path(), None), Err(Error::Irregular)));
-        assert!(matches!(place.records.save(Path::new("/dev/null"), None), Err(Error::Irregular)));
-        assert!(matches!(place.records.save(Path::new("/no/such"), None), Err(Error::File(_))));
+        assert!(matches!(place.records.save(place.folder.path(), None, None), Err(Error::Irregular)));
+        assert!(matches!(place.records.save(Path::new("/dev/null"), None, None), Err(Error::Irregular)));
+        assert!(matches!(place.records.save(Path::new("/no/such"), None, None), Err(Error::File(_))));
         if let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") {
-            assert!(matches!(place.records.save(file.path(), None), Err(Error::InMemory)));
+            assert!(matches!(place.records.save(file.path(), None, None), Err(Error::InMemory)));
         }
         let path = place.file("a", 1);
-        let records = Records::at(path.join("warm"));
-        assert!(matches!(records.save(&path, None), Err(Error::Folder(..))));
+        let link = place.folder.path().canonicalize().unwrap().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(matches!(place.records.save(&link, None, None), Err(Error::Irregular)));
+        let records = Records::at(path.join("fastmap/warm"));
+        assert!(matches!(records.save(&path, None, None), Err(Error::Folder(..))));
     }
 
     #[test]

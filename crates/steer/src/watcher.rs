@@ -1,25 +1,31 @@
 //! The watcher's loop. It sleeps while nothing is wrong; else it looks at the mappings, judges what it saw, and acts.
 //!
 //! * `held`: what the watcher knows of each mapping.
+//! * `given`: advice that lies on mappings.
 //! * `follow`: strides and loops, which are followed.
 //! * `loads`: finds loads from slow storage, and gives the readers work.
 //! * `done`: writes the report.
 
 mod done;
 mod follow;
+mod given;
 mod held;
 mod loads;
 
 use self::done::{Advised, Done};
 use self::held::{Held, add, merge};
 
+pub use self::given::{Image, Ledger};
+
+use self::given::Given;
 use crate::PAGE;
-use crate::act::Hand;
-use crate::clock::now;
-use crate::judge::{Advice, Case, Depth, Look, Pieces, Run, Shape, pieces, shape, windows};
+use crate::act::{Hand, Made};
+use crate::clock::{now, processor_time};
+use crate::judge::{Advice, Case, Depth, Look, Run, Shape, shape, windows};
 use crate::observe::{Effort, Mapping, Mappings, Memory, Pages, Seen, Spent, Waits};
 use crate::report::Report;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Permissions of a watcher.
@@ -27,15 +33,17 @@ use std::time::Duration;
 pub struct Settings {
     /// Advice of the program's own that is plainly wrong may be replaced.
     pub overrides: bool,
-    /// Only loads from slow storage are helped: another watcher does the rest.
+    /// Only loads from slow storage are helped.
     pub only_loads: bool,
     /// A dry run: nothing is done, and the report says what would be.
     pub is_dry: bool,
+    /// The processes descend from the calling one.
+    pub descends: bool,
 }
 
 /// Watches one program and steers its mappings.
 #[derive(Debug)]
-pub struct Watcher<'a, H> {
+pub struct Watcher<H> {
     settings: Settings,
     hand: H,
     /// The process's number, for /proc.
@@ -51,7 +59,21 @@ pub struct Watcher<'a, H> {
     loads_next: Duration,
     pages: Option<Pages>,
     held: Vec<Held>,
-    listed: Duration,
+    /// Our advice that lies on mappings now.
+    given: Vec<Given>,
+    /// Bytes of advice that the program lets nobody take back any more.
+    stays: u64,
+    /// Advice that related watchers have given, and what tells this program in it.
+    ledger: Ledger,
+    image: Image,
+    /// Whether inherited advice was looked for.
+    has_inherited: bool,
+    /// Counts at the last look, and when that was.
+    spent: Spent,
+    turned: Duration,
+    lists_next: Duration,
+    /// When a part of mappings that are advised random is looked at next.
+    glances_next: Duration,
     /// Pages of files that fit into memory (`asked`: when that was read).
     room: u64,
     /// Pages that the program has had read from devices since it began.
@@ -60,17 +82,25 @@ pub struct Watcher<'a, H> {
     began: Duration,
     /// How long the last look took.
     cost: Duration,
-    report: &'a Report,
+    /// How long short looks wait.
+    short: Duration,
+    report: Arc<Report>,
     done: Done,
 }
 
 /// While nothing is wrong: sleep between looks at what faults cost. It grows from `CALM` to `CALMEST`.
-const CALM: Duration = Duration::from_millis(100);
-const CALMEST: Duration = Duration::from_millis(400);
+pub(crate) const CALM: Duration = Duration::from_millis(100);
+pub(crate) const CALMEST: Duration = Duration::from_millis(400);
+/// Nothing is watched any more when nothing was wrong for so long.
+const QUIET: Duration = Duration::from_secs(1);
+/// For so long advice is tried to be given, until a thread can be stopped. A look at single touches is of use only at once.
+const GIVING: Duration = Duration::from_millis(40);
 /// A *turn* has three looks. The first comes after `LONG` or longer, and tells how much is touched. The other two come after `SHORT`
-/// each, and tell the order. Right after a walk has ended another may have begun: then a turn has no long look.
+/// each, and tell the order; later, up to `SHORT_AT_MOST`, where storage is so slow that they do not. Right after a walk has ended another may
+/// have begun: then a turn has no long look.
 const LONG: Duration = Duration::from_millis(80);
 const SHORT: Duration = Duration::from_millis(6);
+const SHORT_AT_MOST: Duration = Duration::from_millis(100);
 /// The wait for a long look is cut into steps. After each step, a part of every mapping that is advised random is looked at: if new
 /// pages stay away where they are usual, the wait is over.
 const STEP: Duration = Duration::from_millis(80);
@@ -82,13 +112,15 @@ const USUAL: f64 = 24.0;
 const LOOKS: u32 = 3;
 /// A turn lasts so many times as long as its looks take: they cost 0.7 % of a processor.
 const EFFORT: u32 = 150;
+/// Mappings are listed anew after so long, and advice of ours is looked for.
+const LISTS: Duration = Duration::from_secs(1);
+/// After so many turns without a fault the program is idle: nothing is looked at until there are faults.
+const IDLE: u32 = 20;
 /// The first turns after a calm time: they are short, whatever their looks cost.
 const FIRST: u32 = 4;
-/// A turn with few touches is carried into the next for so long.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A turn with fewer windows has few touches.
-const FEW: u64 = 12;
-/// Windows in the two short looks that tell the order without the long one.
+/// A turn with few touches is carried into the next for so long; where single pages may be read (MADV_RANDOM), for the second of the two.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// Windows in the two short looks that tell the order without the long one. A turn with fewer has few touches.
 const ENOUGH: u64 = 20;
 /// For how long the watcher tries to take advice back at its end.
 const UNDONE: Duration = Duration::from_secs(3);
@@ -98,17 +130,24 @@ const FAULTS: f64 = 30.0;
 const READ: f64 = 2000.0;
 /// Minor faults in a second below which nothing is slow. A fault that waits for a page that is being read ahead is a minor one.
 const MINOR_FAULTS: f64 = 100.0;
-/// How long a mapping's flags are taken for current: to read them costs all of proc_pid_smaps(5).
-const FLAGS: Duration = Duration::from_secs(10);
 
-impl<'a, H: Hand> Watcher<'a, H> {
-    /// Watches process `pid`, whose mappings `hand` can reach.
-    pub fn new(pid: u32, hand: H, settings: Settings, report: &'a Report) -> Watcher<'a, H> {
+impl<H: Hand> Watcher<H> {
+    /// Watches process `pid`, whose mappings `hand` can reach. `ledger` is shared by the watchers of its family, in which `image` tells
+    /// its program.
+    pub fn new(pid: u32, hand: H, settings: Settings, report: Arc<Report>, ledger: Ledger, image: Image) -> Watcher<H> {
         let process = pid.to_string();
+        let mut effort = Effort::of(pid);
         Watcher {
             settings,
             hand,
-            effort: Effort::of(pid),
+            spent: effort.look().unwrap_or_default(),
+            turned: now(),
+            given: Vec::new(),
+            stays: 0,
+            ledger,
+            image,
+            has_inherited: false,
+            effort,
             mappings: Mappings::of(&process),
             memory: Memory::of(pid),
             waits: Waits::of(pid),
@@ -118,45 +157,80 @@ impl<'a, H: Hand> Watcher<'a, H> {
             pages: None,
             process,
             held: Vec::new(),
-            listed: Duration::ZERO,
+            lists_next: Duration::ZERO,
+            glances_next: Duration::ZERO,
             room: 0,
             read: 0,
             asked: Duration::ZERO,
             began: now(),
             cost: Duration::ZERO,
+            short: SHORT,
             report,
             done: Done::default(),
         }
     }
 
     /// Watches until the program is gone, or `nap` returns `false`. `nap` sleeps for the given time.
-    pub fn run(&mut self, nap: impl FnMut(Duration) -> bool) {
-        self.watch(nap);
-        // A load may end in the middle of a turn: the last report includes it.
-        self.tell();
+    pub fn run(&mut self, mut nap: impl FnMut(Duration) -> bool) {
+        // A program that has just mapped a file is likely to load it.
+        let mut calm = CALM / 4;
+        while nap(calm) {
+            calm = match self.is_called() {
+                None => return,
+                Some(false) => (calm + CALM / 10).min(CALMEST),
+                Some(true) if self.serve(&mut nap) => CALM,
+                Some(true) => return,
+            };
+        }
     }
 
-    fn watch(&mut self, mut nap: impl FnMut(Duration) -> bool) {
-        let Some(mut spent) = self.effort.look() else { return };
-        // A program that has just mapped a file is likely to load it.
-        let (mut turned, mut calm, mut is_watching) = (now(), CALM / 4, false);
-        let (mut soon, mut turns) = (0u32, 0u32);
+    /// Looks at what faults have cost since the last look. Returns whether [`serve`](Self::serve) has something to do; `None` once the
+    /// process is gone.
+    pub fn is_called(&mut self) -> Option<bool> {
+        let (cost, lasted) = self.spend()?;
+        let may_inherit = !self.has_inherited && !self.ledger.of(self.image).is_empty();
+        Some(may_inherit || is_wrong(&cost, lasted) || self.is_waiting(&cost, lasted))
+    }
+
+    /// What was spent since the last look, and how long ago that was.
+    fn spend(&mut self) -> Option<(Spent, Duration)> {
+        let spent = self.effort.look()?;
+        let at = now();
+        let found = (spent.since(&self.spent), at.saturating_sub(self.turned));
+        (self.spent, self.turned) = (spent, at);
+        Some(found)
+    }
+
+    /// Watches as long as something is wrong. Returns `false` once the program is gone, or `nap` has returned `false`.
+    pub fn serve(&mut self, nap: impl FnMut(Duration) -> bool) -> bool {
+        let goes_on = self.watch(nap);
+        // A load may end in the middle of a turn: the last report includes it.
+        self.tell();
+        goes_on
+    }
+
+    fn watch(&mut self, mut nap: impl FnMut(Duration) -> bool) -> bool {
+        let (mut is_watching, mut quiet) = (false, Duration::ZERO);
+        let (mut soon, mut turns, mut idle) = (0u32, 0u32, 0u32);
         let mut carried = (Spent::default(), Duration::ZERO);
         loop {
             let is_soon = soon > 0 && is_watching;
             let long = match is_watching {
+                _ if idle >= IDLE => CALMEST,
                 _ if is_soon => Duration::ZERO,
+                // The first look is only a base for the next: the sooner the better.
+                false if quiet.is_zero() => Duration::from_millis(1),
+                false => CALM,
                 // A round, a load, or a look at single touches may be over in a moment.
                 true if self.held.iter().any(Held::is_short_lived) => LONG,
                 // At first a quick answer matters more than its cost.
                 true if turns < FIRST => LONG,
                 true => LONG.max(self.cost * LOOKS * EFFORT),
-                false => calm,
             };
             let until = now() + long;
             let (mut ended, mut has_changed) = (false, false);
             while !has_changed {
-                let Some(has_ended) = self.rest(STEP.min(until.saturating_sub(now())), &mut nap) else { return };
+                let Some(has_ended) = self.rest(STEP.min(until.saturating_sub(now())), &mut nap) else { return false };
                 ended |= has_ended;
                 if now() >= until {
                     break;
@@ -164,35 +238,45 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 has_changed = self.has_changed();
             }
             soon = if ended { 20 } else { soon.saturating_sub(1) };
-            let Some(now_spent) = self.effort.look() else { return };
-            let (cost, lasted) = (now_spent.since(&spent), now() - turned);
-            (spent, turned) = (now_spent, now());
+            let is_first = !is_watching && quiet.is_zero();
+            let Some((cost, lasted)) = self.spend() else { return false };
+            idle = if cost.major_faults + cost.minor_faults == 0 { idle.saturating_add(1) } else { 0 };
+            if idle > IDLE && !self.held.iter().any(Held::is_followed) {
+                // What is advised stays so. The first looks after this are only a base, as at the beginning.
+                is_watching = false;
+                continue;
+            }
             self.take_back();
-            if !is_wrong(&cost, lasted) && !self.is_acting() && !self.is_waiting(&cost, lasted) {
-                calm = (calm + CALM / 10).min(CALMEST);
+            if !is_first && !is_wrong(&cost, lasted) && !self.is_acting() && !self.is_waiting(&cost, lasted) {
                 self.held.iter_mut().for_each(Held::forget);
                 if let Some((_, files)) = self.hand.readers() {
                     // Nobody else could unmount their file systems, or get their space back.
                     files.keep(|_, _| false);
                 }
                 (is_watching, carried) = (false, Default::default());
+                quiet += lasted;
+                if quiet >= QUIET {
+                    return true;
+                }
                 continue;
             }
-            calm = CALM;
+            quiet = Duration::ZERO;
             if !self.prepare() {
-                (is_watching, carried) = (false, Default::default());
+                (is_watching, carried, quiet) = (false, Default::default(), lasted.max(CALM));
+                if !is_wrong(&cost, lasted) {
+                    return true;
+                }
                 continue;
             }
             if !is_watching {
                 // The first look is only a base for the next: the pages mapped and the time waited until now.
                 self.held.iter_mut().for_each(Held::forget);
                 self.look();
-                // Only readers need the waits. The hand `Own` has none, and must not ask: its thread is unknown to the C library, by
-                // which `waited` lists a folder.
+                // Only readers need the waits.
                 if self.hand.readers().is_some() {
                     self.waits.waited();
                 }
-                (is_watching, turns) = (true, 0);
+                (is_watching, turns, self.short) = (true, 0, SHORT);
                 continue;
             }
             if !is_soon {
@@ -205,55 +289,83 @@ impl<'a, H: Hand> Watcher<'a, H> {
                     }
                 }
             }
-            let Some(_) = self.rest(SHORT, &mut nap) else { return };
+            let Some(_) = self.rest(self.short, &mut nap) else { return false };
             let first = self.look();
             self.held.iter_mut().zip(first).for_each(|(one, new)| one.first = one.merged(new));
-            let Some(_) = self.rest(SHORT, &mut nap) else { return };
+            let Some(_) = self.rest(self.short, &mut nap) else { return false };
             let second = self.look();
-            let Some(last_spent) = self.effort.look() else { return };
-            let lasted = now() - turned + lasted + carried.1;
-            let cost = last_spent.since(&spent).and(&cost).and(&carried.0);
-            (spent, turned) = (last_spent, now());
-            self.read = last_spent.read_bytes / PAGE;
+            let Some((last_cost, last)) = self.spend() else { return false };
+            let lasted = last + lasted + carried.1;
+            let cost = last_cost.and(&cost).and(&carried.0);
+            self.read = self.spent.read_bytes / PAGE;
             // Too few touches tell nothing. The device may be slow: the next turn adds its touches.
-            if lasted < PATIENCE && self.carry(&second) {
+            let may_be_single = self.settings.overrides || self.held.iter().any(|one| one.case.is_random());
+            let patience = if may_be_single { PATIENCE.1 } else { PATIENCE.0 };
+            if lasted < patience && self.carry(&second) {
                 carried = (cost, lasted);
                 continue;
             }
             carried = Default::default();
             turns = turns.saturating_add(1);
+            let given = self.given.len();
             self.judge(second, &cost, lasted);
             self.tell();
+            if self.given.len() > given {
+                // Touches from before the advice tell nothing of it.
+                self.look();
+                if self.spend().is_none() {
+                    return false;
+                }
+            }
         }
     }
 
     /// Takes back all advice. From outside this may take a moment: not every thread can be stopped at every time. The report names
     /// advice that could not be taken back.
     pub fn undo(&mut self) {
+        self.held.iter_mut().for_each(|one| one.case = Case::default());
         let until = now() + UNDONE;
-        while !self.let_go() && now() < until {
-            std::thread::sleep(UNDONE / 60);
+        while !self.take_back() && now() < until {
+            std::thread::sleep(UNDONE / 300);
         }
-        for one in self.held.iter().filter(|one| one.advice != Advice::Normal) {
-            self.done.would.push(format!("{}: its advice could not be taken back", one.mapping.path));
+        let bytes = self.stays + self.given.iter().map(|given| given.at.end - given.at.start).sum::<u64>();
+        if bytes > 0 {
+            let line = format!("MADV_RANDOM stays on {} MiB: no thread could be stopped to take it back", bytes >> 20);
+            self.done.would.push(line);
         }
         self.tell();
     }
 
-    /// Takes back all advice, as far as that is possible at once. Returns whether none is left.
-    pub fn let_go(&mut self) -> bool {
-        self.held.iter_mut().for_each(|one| one.case = Case::default());
-        self.take_back()
-    }
-
     /// Takes back advice that no [`Case`] asks for any more. Returns whether none of that is left.
     fn take_back(&mut self) -> bool {
-        for one in self.held.iter_mut().filter(|one| one.advice != Advice::Normal && !one.case.is_on()) {
-            if self.hand.advise(&one.mapping, Advice::Normal, one.advice == Advice::Blocks) {
-                one.advice = Advice::Normal;
+        let is_wanted = |given: &Given, held: &[Held]| {
+            held.iter().any(|one| one.case.is_on() && given.within(&one.mapping).is_some())
+        };
+        let all = std::mem::take(&mut self.given);
+        let (wanted, others): (Vec<Given>, Vec<Given>) =
+            all.into_iter().partition(|given| is_wanted(given, &self.held));
+        self.given = wanted;
+        if others.is_empty() {
+            return true;
+        }
+        let ranges: Vec<Range<u64>> = others.iter().map(|given| given.at.clone()).collect();
+        let Some(flags) = self.mappings.flags(&ranges) else {
+            self.given.extend(others);
+            return false;
+        };
+        // Where it is gone the program has given advice of its own, or has unmapped the file.
+        let mut is_done = true;
+        for (given, _) in others.into_iter().zip(flags).filter(|(_, flags)| flags.random) {
+            match self.hand.advise(&given.mapping(), Advice::Normal) {
+                Made::Given(_) => {}
+                Made::NotNow => {
+                    is_done = false;
+                    self.given.push(given);
+                }
+                Made::Refused => self.stays += given.at.end - given.at.start,
             }
         }
-        self.held.iter().all(|one| one.advice == Advice::Normal || one.case.is_on())
+        is_done
     }
 
     /// Sleeps, and meanwhile serves the walks and loads that are followed. Returns `None` once the program has ended, else whether a
@@ -278,6 +390,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
     /// Whether touches at random have stopped where they were usual: a walk may have begun. Only a part of each mapping is looked at.
     fn has_changed(&mut self) -> bool {
         let Some(pages) = &mut self.pages else { return false };
+        let spent = processor_time();
+        if now() < self.glances_next {
+            return false;
+        }
         let mut has_changed = false;
         for one in self.held.iter_mut().filter(|one| one.case.is_random()) {
             let Some(seen) = &mut one.seen else { continue };
@@ -288,11 +404,12 @@ impl<'a, H: Hand> Watcher<'a, H> {
             one.usual = if one.usual == 0.0 { count } else { one.usual * 0.8 + count * 0.2 };
             add(&mut one.pending, new);
         }
+        self.glances_next = now() + (processor_time() - spent) * EFFORT;
         has_changed
     }
 
     fn is_acting(&self) -> bool {
-        self.held.iter().any(|one| one.case.is_on() || one.is_followed() || one.advice != Advice::Normal)
+        !self.given.is_empty() || self.held.iter().any(|one| one.case.is_on() || one.is_followed())
     }
 
     /// Whether threads wait for pages that are being read ahead, and readers could help.
@@ -307,10 +424,11 @@ impl<'a, H: Hand> Watcher<'a, H> {
         if self.pages.is_none() {
             self.pages = Pages::of(&self.process);
         }
-        if self.listed.is_zero() || now() - self.listed > Duration::from_secs(1) {
-            self.listed = now();
+        if now() >= self.lists_next {
+            let spent = processor_time();
             let found = self.mappings.look();
             let mut before = std::mem::take(&mut self.held);
+            let known: Vec<u64> = before.iter().map(|one| one.mapping.at.start).collect();
             for mapping in found {
                 let key = |of: &Mapping| (of.at.clone(), of.device, of.inode, of.offset);
                 match before.iter().position(|one| key(&one.mapping) == key(&mapping)) {
@@ -325,24 +443,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
                     None => self.held.push(Held::new(mapping)),
                 }
             }
-            // Our advice stays on what is left of a mapping that was changed.
-            for old in before.iter().filter(|old| old.advice != Advice::Normal) {
-                let is_part = |one: &&mut Held| {
-                    let (one, old) = (&one.mapping, &old.mapping);
-                    let overlaps = one.at.start < old.at.end && old.at.start < one.at.end;
-                    overlaps && (one.device, one.inode) == (old.device, old.inode)
-                };
-                for one in self.held.iter_mut().filter(is_part) {
-                    (one.advice, one.flags) = (old.advice, old.flags);
-                    one.had_blocks |= old.had_blocks;
-                }
-            }
+            self.find_given(&known);
             let held = &self.held;
             if let Some((_, files)) = self.hand.readers() {
                 files.keep(|device, inode| {
                     held.iter().any(|one| (one.mapping.device, one.mapping.inode) == (device, inode))
                 });
             }
+            self.lists_next = now() + LISTS.max((processor_time() - spent) * EFFORT);
         }
         if self.asked.is_zero() || now() - self.asked > Duration::from_millis(500) {
             self.asked = now();
@@ -351,9 +459,48 @@ impl<'a, H: Hand> Watcher<'a, H> {
         self.pages.is_some() && !self.held.is_empty()
     }
 
+    /// Looks where our advice lies by now. `known`: where mappings began at the last look that are gone, or were there before.
+    fn find_given(&mut self, known: &[u64]) {
+        if !self.has_inherited {
+            self.has_inherited = true;
+            self.given.extend(self.ledger.of(self.image));
+        } else if self.given.is_empty() {
+            return;
+        }
+        let mut found: Vec<Given> = Vec::new();
+        for given in std::mem::take(&mut self.given) {
+            let (device, inode) = given.file();
+            let mapped = self.mappings.of_file(device, inode);
+            // All of a mapping of the kernel's has the same advice, also where it has grown meanwhile (mremap(2)).
+            let stays = mapped.iter().filter(|mapping| given.within(mapping).is_some());
+            let stays: Vec<Given> = stays.map(|mapping| Given::of(mapping, mapping.at.clone())).collect();
+            if stays.is_empty() {
+                let is_new = |mapping: &&Mapping| given.has_moved_to(mapping) && !known.contains(&mapping.at.start);
+                let moved = mapped.iter().filter(is_new);
+                found.extend(moved.map(|mapping| Given::of(mapping, mapping.at.clone())));
+            }
+            found.extend(stays);
+        }
+        found.sort_by_key(|given| given.at.start);
+        found.dedup();
+        // What has no advice (any more) is not ours.
+        let ranges: Vec<Range<u64>> = found.iter().map(|given| given.at.clone()).collect();
+        let flags = if found.is_empty() { Some(Vec::new()) } else { self.mappings.flags(&ranges) };
+        let Some(flags) = flags else {
+            self.given = found;
+            return;
+        };
+        self.given = found.into_iter().zip(flags).filter(|(_, flags)| flags.random).map(|(given, _)| given).collect();
+    }
+
+    /// Whether advice of ours lies on a mapping.
+    fn is_advised(&self, index: usize) -> bool {
+        self.given.iter().any(|given| given.within(&self.held[index].mapping).is_some())
+    }
+
     /// Looks at all mappings. Returns the new pages of each.
     fn look(&mut self) -> Vec<Vec<Run>> {
-        let began = now();
+        let (began, spent) = (now(), processor_time());
         let Some(pages) = &mut self.pages else { return Vec::new() };
         let mut found = Vec::with_capacity(self.held.len());
         for one in &mut self.held {
@@ -373,14 +520,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 }
             }
         }
-        self.cost = now() - began;
+        self.cost = processor_time() - spent;
         found
     }
 
     /// If the looks of this turn have few touches, keeps them for the next. Returns whether it does.
     fn carry(&mut self, second: &[Vec<Run>]) -> bool {
         let all = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
-        if all.map(|runs| windows(runs)).sum::<u64>() >= FEW {
+        if all.map(|runs| windows(runs)).sum::<u64>() >= ENOUGH {
             return false;
         }
         for (one, second) in self.held.iter_mut().zip(second) {
@@ -393,7 +540,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
         let at = now();
         self.find_loads(&second, cost, at);
-        let mut shapes: Vec<(Shape, u64, Pieces, (f64, f64))> = Vec::with_capacity(second.len());
+        let mut shapes: Vec<(Shape, u64, (f64, f64))> = Vec::with_capacity(second.len());
         let mut extent = 0;
         for (one, second) in self.held.iter_mut().zip(second) {
             let (before, first) = (std::mem::take(&mut one.before), std::mem::take(&mut one.first));
@@ -424,31 +571,28 @@ impl<'a, H: Hand> Watcher<'a, H> {
             };
             let mut found = shape(&first, &second);
             let mut touched = windows(&before) + found.windows;
-            let is_few = found.windows < ENOUGH && !before.is_empty();
-            let mut begun = Pieces::default();
-            // Touches at single places are no pieces.
-            if is_few || !found.is_scattered() {
-                let first = merge(before, first);
-                if is_few {
-                    found = shape(&first, &second);
-                    touched = found.windows;
-                }
-                if let Some(seen) = &one.seen {
-                    begun = pieces(&merge(first, second), one.mapping.offset / PAGE, |page| seen.has(page));
-                }
+            if found.windows < ENOUGH && !before.is_empty() {
+                found = shape(&merge(before, first), &second);
+                touched = found.windows;
             }
             if at < one.no_strides_until {
                 found = found.without_strides();
             }
-            shapes.push((found, touched, begun, in_pieces));
+            shapes.push((found, touched, in_pieces));
         }
         let all: u64 = shapes.iter().map(|(_, touched, ..)| touched).sum();
+        let is_untold = |(shape, ..): &(Shape, _, _)| shape.fronts.is_empty() && !shape.is_scattered();
+        if all as f64 * (2 * SHORT).as_secs_f64() >= ENOUGH as f64 * lasted.as_secs_f64() {
+            self.short = SHORT;
+        } else if shapes.iter().any(is_untold) {
+            self.short = (self.short * 2).min(SHORT_AT_MOST);
+        }
         let is_short = extent > self.room;
         let fills = fills(self.room, extent, self.read, cost.read_bytes / PAGE, lasted);
         if self.settings.only_loads {
             return;
         }
-        for (index, (shape, windows, pieces, in_pieces)) in shapes.iter().enumerate() {
+        for (index, (shape, windows, in_pieces)) in shapes.iter().enumerate() {
             // Readers are ahead of it.
             if self.held[index].load.is_some() {
                 continue;
@@ -459,7 +603,6 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 lasted,
                 shape,
                 windows,
-                pieces: *pieces,
                 is_short,
                 touched: *in_pieces,
                 fills,
@@ -467,43 +610,61 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 waited: cost.major_faults,
                 faults: cost.major_faults + cost.minor_faults,
                 share,
-                is_followed: self.held[index].round.is_some(),
+                is_followed: self.held[index].round.is_some() || self.held[index].backward.is_some(),
             };
-            if let Some(advice) = self.held[index].case.judge(&look) {
+            let goes_backward = self.held[index].backward.is_some() && shape.is_backward();
+            if !goes_backward && let Some(advice) = self.held[index].case.judge(&look) {
                 self.advise(index, advice, at);
             }
-            if !self.held[index].case.is_random() && self.held[index].advice != Advice::Blocks {
-                self.find_walks(index, shape, look.waits(), at);
+            if !self.held[index].case.is_random() {
+                self.find_walks(index, &look, at);
             }
         }
     }
 
     fn advise(&mut self, index: usize, advice: Advice, at: Duration) {
-        let is_possible = advice == Advice::Normal
-            || self.may_act(index) && !(advice == Advice::Blocks && self.held[index].has_huge());
-        let is_possible = is_possible && !self.only_notes(index, self.held[index].case.why());
-        let one = &mut self.held[index];
-        if !is_possible || !self.hand.advise(&one.mapping, advice, one.advice == Advice::Blocks) {
-            if advice == Advice::Normal {
-                // `take_back` tries again.
-                return;
-            }
-            one.case = Case::default();
-            one.rests_until = at + Duration::from_secs(10);
+        if advice == Advice::Normal {
+            self.take_back();
             return;
         }
-        one.advice = advice;
+        let is_given = self.is_advised(index)
+            || self.may_act(index) && !self.only_notes(index, self.held[index].case.why()) && self.give(index);
+        let one = &mut self.held[index];
+        if !is_given {
+            one.case = Case::default();
+            one.rests_until = at + Duration::from_secs(1);
+            return;
+        }
         one.usual = 0.0;
-        one.had_blocks |= advice == Advice::Blocks;
-        if advice == Advice::Blocks || one.case.is_random() {
+        if one.case.is_random() {
             one.streams.clear();
             one.round = None;
+            one.backward = None;
         }
         if one.case.is_random() {
             let since = at - self.began;
             let done = self.done.random.get_or_insert(Advised { at: since, mappings: 0, before: 0.0, after: 0.0 });
             done.mappings += u32::from(!one.was_random);
             one.was_random = true;
+        }
+    }
+
+    /// Gives MADV_RANDOM. Returns whether a part of the mapping has it now.
+    fn give(&mut self, index: usize) -> bool {
+        let until = now() + GIVING;
+        loop {
+            match self.hand.advise(&self.held[index].mapping, Advice::Random) {
+                Made::Given(parts) => {
+                    let mapping = &self.held[index].mapping;
+                    for given in parts.into_iter().map(|part| Given::of(mapping, part)) {
+                        self.ledger.note(self.image, &given);
+                        self.given.push(given);
+                    }
+                    return self.is_advised(index);
+                }
+                Made::NotNow if now() < until => std::thread::sleep(GIVING / 40),
+                Made::NotNow | Made::Refused => return false,
+            }
         }
     }
 
@@ -519,20 +680,15 @@ impl<'a, H: Hand> Watcher<'a, H> {
     }
 
     /// Whether steering may advise a mapping. One that the program has locked is left alone, and one that it has advised itself, unless
-    /// `overrides` is set.
+    /// `overrides` is set: its flags tell, now.
     fn may_act(&mut self, index: usize) -> bool {
-        let at = now();
-        if self.held[index].flags.is_none_or(|(_, asked)| asked + FLAGS < at) {
-            let ranges: Vec<Range<u64>> = self.held.iter().map(|one| one.mapping.at.clone()).collect();
-            for (one, flags) in self.held.iter_mut().zip(self.mappings.flags(&ranges)) {
-                // While our advice is on a mapping, its flags are not the program's.
-                if one.advice == Advice::Normal {
-                    one.flags = Some((flags, at));
-                }
-            }
-        }
-        let flags = self.held[index].flags.map(|(flags, _)| flags).unwrap_or_default();
-        !flags.locked && (self.settings.overrides || !(flags.random || flags.sequential))
+        let is_ours = self.is_advised(index);
+        let mapping = &self.held[index].mapping;
+        let flags = self.mappings.flags(std::slice::from_ref(&mapping.at)).and_then(|flags| flags.first().copied());
+        let Some(flags) = flags else { return false };
+        !mapping.may_grow
+            && !flags.locked
+            && (self.settings.overrides || is_ours || !(flags.random || flags.sequential))
     }
 }
 

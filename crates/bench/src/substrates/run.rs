@@ -188,8 +188,11 @@ mod tests {
         for pattern in [Pattern::Forward, Pattern::Backward] {
             let mut spec = spec(&file, Engine::Direct, pattern, Op::Read);
             (spec.pages, spec.threads) = (1300, 3);
-            let outcome = run(&spec, &Meter::default()).unwrap_or_else(|e| panic!("{pattern}: {e}"));
-            assert!(outcome.ops >= 1300, "{pattern}: {} operations", outcome.ops);
+            // Until all of the file is read at least once: a disk may have other work.
+            while run(&spec, &Meter::default()).unwrap_or_else(|e| panic!("{pattern}: {e}")).ops < 1300 {
+                spec.seconds *= 2.0;
+                assert!(spec.seconds < 100.0, "{pattern}");
+            }
         }
     }
 

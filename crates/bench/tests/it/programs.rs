@@ -13,9 +13,8 @@ use crate::{FASTMAP, check_told};
 
 #[test]
 fn programs_are_compared_in_every_setting() {
-    let beside = ["fastmap", "libfastmap_preload.so", "libfastmap_steer.so"]
-        .iter()
-        .all(|file| Path::new(FASTMAP).with_file_name(file).exists());
+    let beside =
+        ["fastmap", "libfastmap_preload.so"].iter().all(|file| Path::new(FASTMAP).with_file_name(file).exists());
     if !beside {
         skipped(
             "programs under fastmap run: fastmap and its library are not beside fastmap-bench: `make build PROFILE=dev`",

@@ -4,6 +4,7 @@
  *                                     engine: with a budget named, so that all that can be is the engine's
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fastmap.h>
 #include <fcntl.h>
@@ -469,6 +470,48 @@ static void record_locks(void) {
     CHECK(!is_locked(path));
 }
 
+/* How many threads of this process steer. */
+static int steering_threads(void) {
+    int found = 0;
+    DIR *all = opendir("/proc/self/task");
+    for (struct dirent *thread; (thread = readdir(all)) != NULL;) {
+        char path[PATH_MAX], name[16] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", thread->d_name);
+        FILE *file = fopen(path, "r");
+        if (file == NULL)
+            continue;
+        found += fscanf(file, "%15s", name) == 1 && strcmp(name, "fastmap-steer") == 0;
+        fclose(file);
+    }
+    closedir(all);
+    return found;
+}
+
+/* No map of the kernel's is steered unasked. A second call starts no second thread; a child has none of its parent's. */
+static void steering(void) {
+    int fd = make("steered", O_RDONLY, BYTES);
+    char *at = fm_mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED && steering_threads() == 0);
+    fm_steer();
+    fm_steer();
+    /* A thread names itself. */
+    for (int tries = 0; tries < 1000 && steering_threads() == 0; tries++)
+        usleep(10000);
+    CHECK(steering_threads() == 1 && at[PAGE] == 'b');
+    pid_t child = fork();
+    if (child == 0) {
+        int before = steering_threads();
+        fm_steer();
+        for (int tries = 0; tries < 1000 && steering_threads() == 0; tries++)
+            usleep(10000);
+        _exit(before != 0 || steering_threads() != 1);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(fm_munmap(at, BYTES) == 0);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2)
         return 2;
@@ -486,6 +529,7 @@ int main(int argc, char **argv) {
     children(fd);
     direct_maps(fd);
     record_locks();
+    steering();
     close(fd);
     printf("%d checks, %d failed\n", checked, failed);
     return failed > 0;

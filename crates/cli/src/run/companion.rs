@@ -1,149 +1,226 @@
-//! The process `fastmap-beside`. It steers from outside the program and all that the program starts: also static programs, Go programs and programs
-//! of other C libraries. For programs that steer themselves, it only reads ahead of loads from slow storage. With `--warm`, it remembers which pages
-//! of the program's files are in memory.
+//! Steers the program, and all that it starts, from this process: its parent. With `--warm`, remembers which pages of the program's files are in
+//! memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fastmap_steer::Settings;
-use fastmap_steer::attach::Party;
-use fastmap_steer::observe::{Mappings, Process, are_worth, with_children};
+use fastmap_steer::attach::{Party, may_trace_strangers};
+use fastmap_steer::observe::{Effort, Glance, Mappings, Memory, Process, Spent, are_worth, with_children};
+use fastmap_steer::{Settings, processor_time};
 
-use super::warm::Warmth;
-use crate::interrupt;
+use super::{voice, warm::Warmth};
 
 /// The time between two looks at which processes there are: at first, and later.
 const OFTEN: Duration = Duration::from_millis(30);
 const SELDOM: Duration = Duration::from_secs(1);
 const AT_FIRST: Duration = Duration::from_secs(3);
+/// Looks take this part of a processor at most: at first, and later.
+const SHARE_AT_FIRST: u32 = 100;
+const SHARE: u32 = 600;
 
-/// Starts the process beside this one, which then becomes the program. Where no such process can be, the program runs without it. `warm`: the key of
-/// the command for `--warm`.
-pub fn start(overrides: bool, warm: Option<String>) {
-    // SAFETY: the calls have no preconditions.
-    let (own, is_terminal) = unsafe { (libc::getpid(), libc::isatty(libc::STDERR_FILENO) == 1) };
-    // The first process of a PID namespace becomes the parent of orphans, and so does a child subreaper. Then the process beside the program would be
-    // the program's child, and the program might wait for it.
-    let mut reaps = 0;
-    // SAFETY: the kernel writes one number, to `reaps`.
-    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut reaps) };
-    if own == 1 || reaps != 0 {
-        if warm.is_some() {
-            tell_cold(
-                "the program is the first process of its PID namespace, or the parent of orphans (PR_SET_CHILD_SUBREAPER), which has no process beside it",
-            );
-        }
-        return;
+const CACHESTAT: libc::c_long = 451;
+
+/// Whether this process's own system call filter (seccomp(2)), if it has one, lets what steering needs pass: a child tries the calls, which the filter
+/// may answer by a kill. (ptrace(2) is tried where it is needed: without it there are readers.) Called while this process has one thread.
+pub fn is_allowed() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0")) {
+        return true;
     }
-    let log = std::env::var_os("FASTMAP_LOG").unwrap_or_default();
-    let logs = log.as_encoded_bytes().split(|byte| *byte == b',').any(|word| word == b"steer");
-    let (tells, is_warm) = (is_terminal || logs, warm.is_some());
-    let settings = Settings { overrides, ..Settings::default() };
-    let reader = super::beside::start(c"fastmap-beside", tells, |mut answer, program| {
-        // SAFETY: the call has no preconditions.
-        let pid = unsafe { libc::getpid() };
-        // The reader may be closed already. That is no failure.
-        let _ = answer.write_all(&pid.to_ne_bytes());
-        drop(answer);
-        let warm = warm.and_then(|command| Warmth::begin(command, own as u32, logs, tells));
-        accompany(own as u32, settings, &program, tells, warm);
-        std::process::exit(0);
-    });
-    let mut reader = match reader {
-        Ok(reader) => reader,
-        Err(error) if is_warm => return tell_cold(&format!("no process could be started beside the program: {error}")),
-        Err(_) => return,
-    };
-    // Under Yama, this lets the new process trace this one, also after exec. Without Yama there is no need to wait for the number.
-    let mut pid = [0; 4];
-    if Path::new("/proc/sys/kernel/yama").exists() && reader.read_exact(&mut pid).is_ok() {
-        // SAFETY: the call takes numbers only.
-        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(u32::from_ne_bytes(pid)), 0, 0, 0) };
-    }
-}
-
-/// Reports that `--warm` does nothing, and why.
-fn tell_cold(why: &str) {
-    eprintln!(
-        "fastmap: --warm: does nothing here: {why}: run `fastmap warm load FILE` before it, and `fastmap warm save FILE` after"
-    );
-}
-
-fn accompany(program: u32, settings: Settings, end: &OwnedFd, mut tells: bool, mut warm: Option<Warmth>) {
-    let Some(root) = Process::of(program) else { return };
-    let (mut family, mut party) = (BTreeSet::from([root]), Party::new(settings));
-    let (mut refused, mut lines) = (BTreeSet::new(), BTreeMap::new());
-    let began = Instant::now();
-    // SIGTERM comes to all processes when a service is stopped, or the machine shuts down. The loop then ends in order: no injected call is left half
-    // done, and the pages that are in memory are remembered.
-    interrupt::watch();
-    let (mut has_ended, mut cost) = (false, Duration::ZERO);
-    loop {
-        let pause = if began.elapsed() < AT_FIRST { OFTEN } else { SELDOM };
-        let pause = pause.max(cost * 100).min(SELDOM * 10);
-        if has_ended {
-            std::thread::sleep(pause);
-        } else if wait(end, pause) {
-            has_ended = true;
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let looked = Instant::now();
-        with_children(&mut family);
-        let mut large = BTreeSet::new();
-        for process in &family {
-            let mappings = Mappings::of(&process.pid.to_string()).look();
-            if are_worth(&mappings) {
-                large.insert(*process);
+    // SAFETY: the child makes calls on memory, descriptors and processes of its own, or on none, and ends.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            super::signals::set_mask(0);
+            let page =
+                libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+            // A thread's end gives its stack back.
+            libc::madvise(page, 4096, libc::MADV_DONTNEED);
+            let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(|| ());
+            let _ = thread.map(std::thread::JoinHandle::join);
+            let own = libc::getpid();
+            libc::process_vm_readv(own, std::ptr::null(), 0, std::ptr::null(), 0, 0);
+            libc::posix_fadvise(-1, 0, 0, libc::POSIX_FADV_WILLNEED);
+            libc::ioctl(-1, 0);
+            for call in [CACHESTAT, libc::SYS_openat2, libc::SYS_pidfd_open, libc::SYS_statx, libc::SYS_process_madvise]
+            {
+                libc::syscall(call, -1, 0, 0, 0, 0);
             }
-            if let Some(warm) = &mut warm {
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        child > 0 && libc::waitpid(child, &mut status, libc::__WALL) == child && libc::WIFEXITED(status)
+    }
+}
+
+/// The program's family, and what is done for it.
+pub struct Companion {
+    program: u32,
+    family: BTreeSet<Process>,
+    party: Party,
+    refused: BTreeSet<Process>,
+    lines: BTreeMap<Process, String>,
+    sizes: BTreeMap<Process, Known>,
+    /// The program's own line, for `--stats`.
+    last: Option<String>,
+    /// Whether a line was said of any process.
+    has_told: bool,
+    warm: Option<Warmth>,
+    /// Whether a line is said also where nothing was done.
+    logs: bool,
+    began: Instant,
+}
+
+/// The last look at a process's mappings, and the size of its address space then.
+struct Known {
+    bytes: u64,
+    /// Enough of files is mapped to be steered.
+    is_large: bool,
+    until: Instant,
+}
+
+impl Companion {
+    /// Of the program, a child of this process.
+    pub fn new(program: u32, overrides: bool, warm: Option<Warmth>, logs: bool) -> Companion {
+        let settings = Settings { overrides, descends: true, ..Settings::default() };
+        Companion {
+            program,
+            family: Process::of(program).into_iter().collect(),
+            party: Party::new(settings),
+            refused: BTreeSet::new(),
+            lines: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            last: None,
+            has_told: false,
+            warm,
+            logs,
+            began: Instant::now(),
+        }
+    }
+
+    /// Looks which processes there are, and steers those that have enough mapped. Returns when to look again.
+    pub fn look(&mut self) -> Duration {
+        let (looked, began) = (Instant::now(), processor_time());
+        with_children(&mut self.family);
+        self.sizes.retain(|process, _| self.family.contains(process));
+        for process in &self.family {
+            // An address space of the same size is looked at again only now and then: a mapping may have taken another's place.
+            let size = Glance::of(process.pid).map_or(0, |glance| glance.virtual_bytes);
+            let known = self.sizes.get(process).is_some_and(|known| known.bytes == size && looked < known.until);
+            if known {
+                continue;
+            }
+            let mappings = Mappings::of(&process.pid.to_string()).look();
+            let is_large = are_worth(&mappings);
+            self.sizes.insert(*process, Known { bytes: size, is_large, until: looked + SELDOM * 60 });
+            if let Some(warm) = &mut self.warm {
                 warm.note(&mappings);
             }
         }
-        for (process, refusal) in party.watch(&large) {
-            if tells && refused.insert(process) {
-                eprintln!("fastmap: {}: {refusal}", process.name());
+        let large = self.sizes.iter().filter(|(_, known)| known.is_large).map(|(process, _)| *process).collect();
+        for (process, refusal) in self.party.watch(&large) {
+            if self.refused.insert(process) {
+                voice::say(&format!("{}: {refusal}", process.name()));
             }
         }
-        lines.extend(party.reports());
-        lines.retain(|process, line| {
-            let has_ended = !family.contains(process);
-            if has_ended && tells {
-                eprintln!("fastmap: {line}");
-            }
-            !has_ended
-        });
-        if family.is_empty() || interrupt::requested() {
-            break;
+        self.refused.retain(|process| self.family.contains(process));
+        self.lines.extend(self.party.reports());
+        let ended: Vec<Process> = self.lines.keys().filter(|process| !self.family.contains(process)).copied().collect();
+        ended.into_iter().for_each(|process| self.tell(process));
+        if let Some(warm) = &mut self.warm {
+            warm.remember_now_and_then(&self.family);
         }
-        if has_ended && tells {
-            // A process that reads the program's standard error to its end must not wait for this process.
-            tells = !let_go_of_standard_error();
-        }
-        if let Some(warm) = &mut warm {
-            warm.remember_now_and_then(&family);
-        }
-        cost = looked.elapsed();
+        let is_first = self.began.elapsed() < AT_FIRST;
+        let (pause, share) = if is_first { (OFTEN, SHARE_AT_FIRST) } else { (SELDOM, SHARE) };
+        pause.max((processor_time() - began) * share).min(SELDOM * 10)
     }
-    // Dropping this takes the advice back, before the records are written.
-    drop(party);
-    if let Some(warm) = warm {
-        warm.remember_at_the_end();
+
+    fn tell(&mut self, process: Process) {
+        let Some(line) = self.lines.remove(&process) else { return };
+        voice::say(&line);
+        self.has_told = true;
+        if process.pid == self.program {
+            self.last = Some(line);
+        }
+    }
+
+    /// The program has ended, and its status is not taken yet. Says what was done, writes the records, and returns what was done for the
+    /// program. Processes that it has started and that live on are left to a process that goes on by itself: it ends with the last of them.
+    pub fn end(mut self) -> Option<String> {
+        let spent = Effort::of(self.program).look().unwrap_or_default();
+        with_children(&mut self.family);
+        self.family.retain(|process| process.pid != self.program);
+        let is_worth = |process: &Process| are_worth(&Mappings::of(&process.pid.to_string()).look());
+        let goes_on = self.family.iter().any(is_worth);
+        let mut party = std::mem::replace(&mut self.party, Party::new(Settings::default()));
+        if goes_on && !may_trace_strangers() {
+            // Nobody could take the advice back later.
+            party.end();
+        }
+        let mut party = party.hand_over();
+        self.lines.extend(party.reports());
+        let all: Vec<Process> = self.lines.keys().copied().collect();
+        all.into_iter().for_each(|process| self.tell(process));
+        if self.logs && !self.has_told {
+            voice::say(&nothing(&spent, self.began.elapsed()));
+        }
+        if let Some(warm) = self.warm.take_if(|_| !goes_on) {
+            warm.remember_at_the_end();
+        }
+        let last = self.last.take();
+        if goes_on {
+            self.party = party;
+            self.go_on();
+        }
+        last
+    }
+
+    /// Goes on in a process of its own.
+    fn go_on(mut self) {
+        // SAFETY: threads of this process may hold locks of its own, of which the child uses none: all of them belonged to the party that has
+        // ended. The C library's are free in the child.
+        if std::process::id() == 1 || unsafe { libc::fork() } != 0 {
+            return;
+        }
+        // SAFETY: the calls take numbers and a C string.
+        unsafe {
+            libc::setsid();
+            libc::prctl(libc::PR_SET_NAME, c"fastmap-beside".as_ptr());
+            libc::signal(libc::SIGTERM, libc::SIG_DFL);
+            // This process must hold up nobody who reads the program's standard error to its end.
+            libc::dup2(libc::STDOUT_FILENO, libc::STDERR_FILENO);
+        }
+        voice::be_silent();
+        super::parent::close_but(&[]);
+        super::parent::forget_program();
+        crate::interrupt::watch();
+        super::signals::set_mask(0);
+        while !self.family.is_empty() && !crate::interrupt::requested() {
+            let next = Instant::now() + self.look();
+            while Instant::now() < next
+                && self.family.iter().any(|process| process.is_there())
+                && !crate::interrupt::requested()
+            {
+                std::thread::sleep(next.saturating_duration_since(Instant::now()).min(SELDOM / 2));
+            }
+        }
+        drop(self.party);
+        if let Some(warm) = self.warm {
+            warm.remember_at_the_end();
+        }
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) }
     }
 }
 
-fn let_go_of_standard_error() -> bool {
-    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return false };
-    // SAFETY: the call takes numbers only.
-    unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) != -1 }
-}
-
-/// Sleeps for `time`, or until the program ends. Returns whether it has ended. Processes that it started may live on.
-fn wait(end: &OwnedFd, time: Duration) -> bool {
-    let mut end = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: the kernel gets one structure, a local variable of this function.
-    unsafe { libc::poll(&mut end, 1, time.as_millis() as i32) == 1 }
+/// Why nothing was to be done.
+fn nothing(spent: &Spent, lasted: Duration) -> String {
+    let seconds = lasted.as_secs_f64().max(0.001);
+    let free = Memory::of(std::process::id()).for_files();
+    format!(
+        "nothing was to be done: {:.0} faults a second waited, {:.1} MB a second were read, {} MiB of memory are free for files",
+        spent.major_faults as f64 / seconds,
+        spent.read_bytes as f64 / seconds / 1e6,
+        free >> 20
+    )
 }

@@ -71,8 +71,7 @@ fn executable(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// The program would run with rights that are not the caller's; or it `needs_library`, and cannot load one. A program that cannot be read is not
-/// checked.
+/// The program `needs_library`, and cannot load one. A program that cannot be read is not checked.
 pub fn check(program: &Path, needs_library: bool) -> Result<Kind, Failure> {
     /// Linux follows at most this many scripts whose interpreter is a script, too.
     const MOST_SCRIPTS: usize = 5;
@@ -113,15 +112,14 @@ fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8], needs_li
         format!("{}: its interpreter {}", program.display(), path.display())
     };
     let refuse = |what: &str, remedy: &str| Err(Failure::new(&name, what, remedy));
-    if let Some(bits) = privileged(path, file) {
+    if let Some(bits) = privileged(path, file).filter(|_| needs_library) {
         let what = format!("runs with other rights than yours ({bits}), and the loader ignores LD_PRELOAD there");
         return refuse(&what, "run it as the user it belongs to, or a copy of it without them");
     }
     match Elf::of(file, start) {
         Elf::None => Ok(Kind::Plain),
         Elf::Dynamic(kind) => Ok(kind),
-        Elf::Static if !needs_library => Ok(Kind::Plain),
-        Elf::Bits32 | Elf::OtherMachine(_) | Elf::OtherLoader(_) if !needs_library => Ok(Kind::Foreign),
+        _ if !needs_library => Ok(Kind::Plain),
         Elf::Bits32 => {
             refuse("is a 32-bit program, and FastMap's libraries are for 64-bit ones", "use the program's 64-bit build")
         }
@@ -175,8 +173,6 @@ pub enum Kind {
     Plain,
     /// A Go program: its runtime makes system calls without the C library.
     Go,
-    /// Its loader cannot load FastMap's libraries: it is 32-bit, or for another processor or C library.
-    Foreign,
 }
 
 /// The warning for a Go program with a cache.

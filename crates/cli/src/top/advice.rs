@@ -60,7 +60,8 @@ impl Facts {
             Pattern::Load => self.of_load(),
             _ if is_calm || !self.is_short() => None,
             Pattern::Scattered => self.of_scattered(),
-            Pattern::Backward | Pattern::Stride | Pattern::Pieces => self.of_waits(),
+            Pattern::Backward | Pattern::Stride => self.of_waits(),
+            Pattern::Pieces => self.of_pieces(),
             Pattern::Forward => self.of_loop(),
             Pattern::Idle | Pattern::Mixed => None,
         }
@@ -79,7 +80,13 @@ impl Facts {
 
     fn of_waits(&self) -> Option<String> {
         let (waits, pid) = (self.waited_faults, self.pid);
-        (waits >= FAULTS).then(|| format!("waits {waits:.0} times a second: `fastmap attach {pid}`"))
+        (waits >= FAULTS).then(|| format!("waits {waits:.0} times a second: `fastmap run` or `fastmap attach {pid}`"))
+    }
+
+    /// Steering leaves pieces to the kernel.
+    fn of_pieces(&self) -> Option<String> {
+        let waits = self.waited_faults;
+        (waits >= FAULTS).then(|| format!("waits {waits:.0} times a second, for pieces: `fastmap run --cache SIZE`"))
     }
 
     /// Advice for a forward walk that begins again, and then reads pages again that were dropped since.
@@ -128,9 +135,10 @@ mod tests {
     fn what_is_wrong_has_a_line() {
         let line = |pattern| facts(pattern).advice().unwrap();
         assert_eq!(line(Pattern::Scattered), "reads 18 MB for each MB touched: `fastmap attach 4711`");
-        for pattern in [Pattern::Backward, Pattern::Stride, Pattern::Pieces] {
-            assert_eq!(line(pattern), "waits 500 times a second: `fastmap attach 4711`");
+        for pattern in [Pattern::Backward, Pattern::Stride] {
+            assert_eq!(line(pattern), "waits 500 times a second: `fastmap run` or `fastmap attach 4711`");
         }
+        assert_eq!(line(Pattern::Pieces), "waits 500 times a second, for pieces: `fastmap run --cache SIZE`");
         let load = Facts { room_bytes: 2 << 30, ..facts(Pattern::Load) }.advice().unwrap();
         assert_eq!(load, "waits 2.1ms a fault and memory is free: `fastmap run` or `fastmap attach 4711`");
         let round = Facts { refaults: Some(10_000.0), ..facts(Pattern::Forward) }.advice().unwrap();

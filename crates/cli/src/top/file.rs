@@ -13,7 +13,7 @@ use super::rows;
 use crate::failure::Failure;
 use crate::machine::FileSystem;
 use crate::size::short as bytes;
-use crate::table::printable;
+use crate::table::{self, printable};
 
 /// The most parts into which a file is divided.
 const CELLS: u64 = 64;
@@ -105,7 +105,7 @@ impl Told {
             lines.push(format!("|{map}| {} each", bytes(self.size_bytes.div_ceil(self.cells.len() as u64))));
         }
         let readahead = self.readahead_bytes.map_or_else(|| "not told".into(), bytes);
-        lines.push(format!("{kind} on {device}, readahead {readahead}"));
+        lines.push(format!("{kind} on {}, readahead {readahead}", printable(device)));
         lines.extend(self.mapped_by.iter().map(MappedBy::text));
         if self.mapped_by.is_empty() {
             lines.push("no process maps it".into());
@@ -137,7 +137,7 @@ impl Told {
             "file_system": self.file_system.kind,
             "device": self.file_system.device,
         });
-        format!("{:#}\n", json!({ "file": file }))
+        table::json(&json!({ "file": file }))
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::observed::{Observed, Steered};
 use super::rows::{share, traps};
 use super::watch::{Watch, Watched};
+use crate::table;
 
 /// Fields of `Stats` and `MapStats` that are not counters, and so have no rate.
 const GAUGES: [&str; 5] = ["resident_pages", "dirty_pages", "pinned_pages", "writeback_depth", "read_size"];
@@ -15,7 +16,7 @@ pub fn text(watch: &Watch) -> String {
     let programs: Vec<_> = watch.programs().into_iter().map(program).collect();
     let processes: Vec<_> = watch.processes().into_iter().map(process).collect();
     let all = json!({ "programs": programs, "processes": processes, "processes_left_out": watch.hidden() });
-    format!("{all:#}\n")
+    table::json(&all)
 }
 
 /// A process that has large files mapped.

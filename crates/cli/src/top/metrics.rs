@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::observed::{Observed, PAGE};
 use super::watch::Watch;
+use crate::table::printable;
 
 /// The content type that the specification gives.
 pub const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -120,9 +121,10 @@ fn sample(out: &mut String, family: &Family, process: &Observed) {
     };
 }
 
-/// Escapes line feeds, quotation marks and backslashes. A carriage return is not allowed at all, and becomes `?`.
+/// Escapes line feeds, quotation marks and backslashes. Other control characters become `?`: a carriage return is not allowed at all.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\r', "?")
+    let lines: Vec<String> = text.split('\n').map(printable).collect();
+    lines.join("\n").replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -389,6 +389,7 @@ pub mod tests {
             is_writable: false,
             path: "/data/db".into(),
             pages: 16384,
+            may_grow: false,
         };
         let spent = |major_faults, read_bytes| Spent { major_faults, minor_faults: 0, read_bytes };
         let later = Instant::now();

@@ -40,8 +40,9 @@ impl Processes {
     pub fn look(&mut self) {
         let all = glances();
         let is_anew = self.looks.is_multiple_of(SELDOM);
-        self.find(&all, is_anew);
-        self.tell_steered(&all, is_anew);
+        let steered = steered_by(&all);
+        self.find(&all, &steered, is_anew);
+        self.tell_steered(&steered, is_anew);
         self.shown.retain(|_, one| one.look());
         for look in 1..3 {
             if self.shown.values().any(Observed::is_at_work) {
@@ -53,11 +54,12 @@ impl Processes {
         self.looks += 1;
     }
 
-    /// Updates the processes that are shown. A process that was passed over is checked again if the size of its address space has changed. With
+    /// Updates the processes that are shown. Those that steer others are not: they map files to read ahead. A process that was passed over is checked again if the size of its address space has changed. With
     /// `is_anew`, all are checked again: a process may map more at the same size.
-    fn find(&mut self, all: &[Glance], is_anew: bool) {
-        let own = std::process::id();
-        let is_wanted = |one: &&Glance| one.process.pid != own && self.only.is_none_or(|only| one.process.pid == only);
+    fn find(&mut self, all: &[Glance], steered: &BTreeMap<u32, u32>, is_anew: bool) {
+        let ours: BTreeSet<u32> = steered.values().copied().chain([std::process::id()]).collect();
+        let is_wanted =
+            |one: &&Glance| !ours.contains(&one.process.pid) && self.only.is_none_or(|only| one.process.pid == only);
         let found: Vec<&Glance> = all.iter().filter(is_wanted).collect();
         let there: BTreeSet<Process> = found.iter().map(|one| one.process).collect();
         self.shown.retain(|process, _| there.contains(process));
@@ -87,8 +89,7 @@ impl Processes {
         });
     }
 
-    fn tell_steered(&mut self, all: &[Glance], is_anew: bool) {
-        let by = steered_by(all);
+    fn tell_steered(&mut self, by: &BTreeMap<u32, u32>, is_anew: bool) {
         for (process, one) in &mut self.shown {
             one.steered = match by.get(&process.pid) {
                 Some(pid) => Some(Steered::By(*pid)),
@@ -121,27 +122,23 @@ pub fn is_hidden(pid: u32) -> bool {
     std::fs::File::open(format!("/proc/{pid}/maps")).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
-/// The processes that are steered from outside, each with the process that steers it. The descriptors that a steering process holds show this.
+/// The processes that are steered from outside, each with the process that steers it: `fastmap run` or `fastmap attach`, or `fastmap-beside` for
+/// what the program has left behind. The descriptors that a steering process holds show this.
 fn steered_by(all: &[Glance]) -> BTreeMap<u32, u32> {
     let ours = all.iter().filter(|one| one.name == "fastmap" || one.name == "fastmap-beside");
     let steer = ours.filter(|one| one.process.has_thread("fastmap-watch"));
-    let held = |one: &Glance| held_by(one.process.pid, one.name == "fastmap-beside");
-    steer.flat_map(|one| held(one).into_iter().map(|held| (held, one.process.pid))).collect()
+    steer.flat_map(|one| held_by(one.process.pid).into_iter().map(|held| (held, one.process.pid))).collect()
 }
 
-/// The processes of which process `pid` has a pidfd or a pagemap open. If it is `fastmap-beside`, its first pidfd is left out: that one is for
-/// waiting for the program's end.
-fn held_by(pid: u32, mut is_beside: bool) -> Vec<u32> {
+/// The processes of which process `pid` has a pidfd or a pagemap open.
+fn held_by(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut entries: Vec<_> = entries.collect();
-    entries.sort_by_key(|entry| entry.file_name().to_str().and_then(|number| number.parse::<u32>().ok()));
-    for entry in entries {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         let Ok(link) = std::fs::read_link(entry.path()) else { continue };
         let link = link.to_string_lossy();
         if let Some(held) = link.strip_prefix("/proc/").and_then(|link| link.strip_suffix("/pagemap")) {
             found.extend(held.parse::<u32>().ok());
-        } else if link.contains("pidfd") && !std::mem::take(&mut is_beside) {
+        } else if link.contains("pidfd") {
             let info = format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy());
             let text = std::fs::read_to_string(info).unwrap_or_default();
             found.extend(text.lines().filter_map(|line| line.strip_prefix("Pid:")?.trim().parse::<u32>().ok()));

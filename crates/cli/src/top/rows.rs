@@ -118,7 +118,7 @@ fn of_program(watched: &Watched) -> Vec<Row> {
             (_, true) => "rw",
             (_, false) => "r-",
         };
-        Row::Map { mark, path: printable(&map.path.to_string_lossy()), figures }
+        Row::Map { mark, path: printable(map.path.to_string_lossy()), figures }
     }));
     if watched.maps_left_out() > 0 {
         rows.push(Row::Remark(format!("and {} more files", watched.maps_left_out())));

@@ -24,7 +24,7 @@ const LEAST_NAME: usize = 16;
 /// Shows the programs until q or a signal ends the view, or until the one program that was asked for has ended.
 pub fn run(watch: &mut Watch, interval: Duration) -> Result<(), Failure> {
     // `try_init` also has a panic restore the terminal.
-    interrupt::watch();
+    interrupt::end_in_time(0, ratatui::restore);
     let failed = |error: io::Error| Failure::new("terminal", error, "give --once for one table");
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let shown = show(&mut terminal, watch, interval);

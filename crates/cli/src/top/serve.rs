@@ -29,7 +29,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Answers requests until a signal comes. A request takes a look at the processes, at most one look per interval.
 pub fn run(watch: &mut Watch, address: SocketAddr, interval: Duration) -> Result<(), Failure> {
-    interrupt::watch();
+    interrupt::end_in_time(0, || {});
     let failed =
         |error: io::Error| Failure::new(address, error, "give an address of this machine, and a port that is free");
     let listener = TcpListener::bind(address).map_err(failed)?;

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 /// An environment variable or none, a command line, the status, and a part of what is said.
-const CASES: [(&str, &str, i32, &str); 105] = [
+const CASES: [(&str, &str, i32, &str); 104] = [
     ("", "frobnicate", 2, "'frobnicate': see `fastmap --help`"),
     ("", "help frobnicate", 2, "'frobnicate'"),
     ("", "run", 2, "<PROGRAM>...: see `fastmap run --help`"),
@@ -93,7 +93,6 @@ const CASES: [(&str, &str, i32, &str); 105] = [
     ("", "attach abc", 2, "PID: \"abc\" is not a process id: give one as ps(1) shows it"),
     ("", "attach -1", 2, "'-1' found"),
     ("", "attach 4194305", 1, "4194305: no such process"),
-    ("", "attach --name no-such-program", 1, "no process has this name"),
     ("", "attach --group no/such", 1, "no such cgroup"),
     ("", "attach --for soon 1", 2, "--for: \"soon\" is not a time: give 60s, 10m or 2h"),
     ("", "attach --for 0s 1", 2, "--for: \"0s\" is not a time"),
@@ -138,7 +137,12 @@ const CASES: [(&str, &str, i32, &str); 105] = [
         "FASTMAP_LOG: \"stear\" is not a subject of messages: give steer, mappings, or steer,mappings",
     ),
     ("FASTMAP_LOG=steer,all", "run -- true", 2, "FASTMAP_LOG: \"all\" is not a subject"),
-    ("FASTMAP_PRELOAD=nowhere.so", "run -- true", 1, "libfastmap_steer.so: not found: looked for nowhere.so"),
+    (
+        "FASTMAP_PRELOAD=nowhere.so",
+        "run --cache 1M -- true",
+        1,
+        "libfastmap_preload.so: not found: looked for nowhere.so",
+    ),
     ("FASTMAP_STATS=no/such", "run -- true", 1, "FASTMAP_STATS: "),
     ("FASTMAP_TIER_LIMIT=lots", "cache ls", 2, "FASTMAP_TIER_LIMIT: \"lots\" is not a size"),
     ("FASTMAP_TIER_LIMIT=1M", "cache ls", 2, "FASTMAP_TIER_LIMIT: "),
@@ -150,13 +154,15 @@ fn each_has_its_line_and_its_status() {
     let dir = dir();
     fs::create_dir(dir.path().join("folder")).unwrap();
     fs::write(dir.path().join("full"), "bytes").unwrap();
+    // Where tests run as root, the folder may be in another user's, where root has no records.
+    let cache = tempfile::tempdir().unwrap();
     let mut wrong = Vec::new();
     for (variable, line, status, part) in CASES {
         let mut command = Command::new(FASTMAP);
         for name in ["CACHE", "HEAP", "LOG", "STATS", "TIER", "TIER_LIMIT", "PRELOAD"] {
             command.env_remove(format!("FASTMAP_{name}"));
         }
-        command.args(line.split_whitespace()).env("HOME", dir.path()).env("XDG_CACHE_HOME", dir.path().join("cache"));
+        command.args(line.split_whitespace()).env("HOME", dir.path()).env("XDG_CACHE_HOME", cache.path());
         command.envs(variable.split_once('='));
         let ran = run_in(dir.path(), &mut command);
         let is_line = ran.stderr.starts_with("fastmap: ") && ran.stderr.lines().count() == 1;
@@ -166,5 +172,5 @@ fn each_has_its_line_and_its_status() {
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     let left = files_in(dir.path());
-    assert!(left.iter().all(|name| ["folder", "full", "cache"].contains(&name.as_str())), "left behind: {left:?}");
+    assert!(left.iter().all(|name| ["folder", "full"].contains(&name.as_str())), "left behind: {left:?}");
 }

@@ -5,11 +5,15 @@ mod bad_input;
 mod bench;
 mod cache;
 mod doctor;
+#[path = "../../../preload/tests/suite/group.rs"]
+mod group;
 mod prompt;
 mod prose;
 mod run;
+mod steered;
 mod terminal;
 mod top;
+mod untouched;
 mod warm;
 
 /// What is tested.

@@ -2,7 +2,7 @@
 //! one of the tests' own, which says that it is there: the real one has tests of its own.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -82,22 +82,30 @@ fn a_small_stack_is_enough_and_the_programs_as_well() {
 #[test]
 fn risks_are_taken_on_demand() {
     let place = Place::new();
-    let show = "echo _$FASTMAP_RISK_STORES$FASTMAP_STEER_OVERRIDE";
+    let show = "echo _$FASTMAP_RISK_STORES";
     let shown = |args: &[&str]| place.run(&[args, &["--", "sh", "-c", show]].concat()).stdout;
     assert_eq!(shown(&["--cache", "auto"]), "_\n");
     assert_eq!(shown(&["--cache", "auto", "--risk-stores"]), "_1\n");
-    assert_eq!((shown(&[]), shown(&["--override"])), ("_\n".to_owned(), "_1\n".to_owned()));
 }
 
 #[test]
-fn the_program_is_the_same_process() {
+fn the_program_is_a_child_and_gets_what_it_is_given() {
     let place = Place::new();
-    let ran = place.run(&["--", "sh", "-c", "echo $$ $FASTMAP_RUN_PID $0 $1", "zero", "--one"]);
+    let ran = place.run(&["--", "sh", "-c", "echo $PPID $0 $1", "zero", "--one"]);
     ran.succeeded();
-    assert_eq!(ran.stdout, format!("{0} {0} zero --one\n", ran.pid));
+    assert_eq!(ran.stdout, format!("{} zero --one\n", ran.pid));
     assert_eq!(ran.stderr, "");
     // Without the dashes too, and what looks like a flag of ours is the program's.
     assert_eq!(place.run(&["echo", "--cache", "--", "-x"]).stdout, "--cache -- -x\n");
+    // The engine tells the program by its number from what the program starts.
+    let ran = place.run(&["--cache", "1MiB", "--", "sh", "-c", "echo $(($$ - FASTMAP_RUN_PID))"]);
+    assert_eq!(ran.stdout, "0\n");
+    // Without the engine its environment is as it was, byte for byte.
+    let mut command = place.command(&["--override", "--", "sh", "-c", "tr '\\0' '\\n' </proc/self/environ"]);
+    let through = run_in(place.path(), &mut command);
+    let mut direct = Command::new("sh");
+    direct.args(["-c", "tr '\\0' '\\n' </proc/self/environ"]).env("FASTMAP_PRELOAD", &place.library);
+    assert_eq!(run_in(place.path(), &mut direct).stdout, through.stdout);
 }
 
 #[test]
@@ -115,25 +123,19 @@ fn status_and_signals_are_the_programs_own() {
 #[test]
 fn signal_masks_and_dispositions_come_through() {
     let place = Place::new();
-    // The library asks the kernel: a shell would change both.
-    let library = place.path().join("signals.so");
-    c_library(
-        &library,
-        r#"FILE *f = fopen("/proc/self/status", "r"); char l[256]; while (fgets(l, 256, f)) if (!strncmp(l, "Sig", 3) && l[3] != 'Q') fputs(l, stderr); fclose(f);"#,
-    );
     let with = |before: &str, through: &str| {
         let script = "import os, signal, sys; exec(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])";
         let mut command = Command::new("python3");
-        command.args(["-c", script, before]).args(through.split(' ')).arg("true");
-        command.env("FASTMAP_PRELOAD", &library).env_remove("LD_PRELOAD");
-        let ran = run_in(place.path(), &mut command);
+        // A shell would change both.
+        command.args(["-c", script, before]).args(through.split(' ')).args(["grep", "^Sig[^Q]", "/proc/self/status"]);
+        let ran = run_in(place.path(), command.env_remove("LD_PRELOAD"));
         assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-        ran.stderr
+        ran.stdout
     };
     if Command::new("python3").arg("--version").output().is_err() {
         return skipped("python3 sets what is inherited here");
     }
-    let direct = format!("env LD_PRELOAD={}", library.display());
+    let direct = "env";
     let through = format!("{FASTMAP} run --");
     for before in [
         "pass",
@@ -141,7 +143,7 @@ fn signal_masks_and_dispositions_come_through() {
         "signal.signal(signal.SIGPIPE, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)",
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGCHLD])",
     ] {
-        let expected = with(before, &direct);
+        let expected = with(before, direct);
         assert!(expected.contains("SigBlk:") && expected.contains("SigIgn:"), "{expected}");
         assert_eq!(with(before, &through), expected, "{before}");
     }
@@ -181,7 +183,7 @@ fn flags_become_variables() {
     let place = Place::new();
     let stats = place.path().join("stats.json");
     let library = place.library.display();
-    assert_eq!(place.run(&["--", "sh", "-c", SHOW]).stdout, format!("|||||{library}|"));
+    assert_eq!(place.run(&["--", "sh", "-c", SHOW]).stdout, "||||||");
     assert_eq!(place.run(&["--cache", "auto", "--", "sh", "-c", SHOW]).stdout, format!("auto|||||{library}|"));
     let heap = place.path().canonicalize().unwrap().join("heap");
     let ran = place.run(&["--heap", "heap", "--", "sh", "-c", SHOW]);
@@ -357,7 +359,9 @@ fn programs_with_rights_of_their_own() {
     place.run(&["--", "./own"]).succeeded();
     for (bits, name) in [(0o4755, "(setuid)"), (0o2755, "(setgid)")] {
         mode(bits);
-        place.run(&["--", "./own"]).failed_with(1, &["./own: runs with other rights than yours", name, "LD_PRELOAD"]);
+        let cached = place.run(&["--cache", "1MiB", "--", "./own"]);
+        cached.failed_with(1, &["./own: runs with other rights than yours", name, "LD_PRELOAD"]);
+        place.run(&["--", "./own"]).succeeded();
     }
 }
 
@@ -399,11 +403,15 @@ fn files_for_counters() {
 fn a_file_for_counters_is_never_empty() {
     let place = Place::new();
     fs::write(place.path().join("stats"), "{}".repeat(10_000)).unwrap();
-    let ran = place.run(&["--stats", "stats", "--", "sh", "-c", "kill -9 $$"]);
+    let ran = place.run(&["--cache", "1MiB", "--stats", "stats", "--", "sh", "-c", "kill -9 $$"]);
     assert_eq!(ran.status, None, "a signal ends it");
     let text = fs::read_to_string(place.path().join("stats")).unwrap();
     assert!(text.starts_with("{\"pid\":") && text.ends_with("\"caches\":[],\"maps\":[]}\n"), "{text}");
     assert!(text.contains("\"complete\":false,") && text.contains("not by exit(3)") && text.contains("sh\""), "{text}");
+    // Without the engine its parent writes them, however it ends.
+    assert_eq!(place.run(&["--stats", "stats", "--", "sh", "-c", "kill -9 $$"]).status, None);
+    let text = fs::read_to_string(place.path().join("stats")).unwrap();
+    assert!(text.ends_with(",\"complete\":true,\"steered\":\"\",\"caches\":[],\"maps\":[]}\n"), "{text}");
 }
 
 /// What the linker of Go puts into each program says that it is one.
@@ -412,11 +420,12 @@ fn a_go_program_is_told_that_nothing_is_served() {
     let place = Place::new();
     let note = "__attribute__((section(\".note.go.buildid\"), used, aligned(4))) static const struct { unsigned sizes[2], kind; char name[4], id[8]; } \
                 note = {{4, 8}, 4, \"Go\", \"abcdefg\"};\nint main(void) { return 0; }\n";
-    for (name, text, is_go) in [("go", note, true), ("c", "int main(void) { return 0; }\n", false)] {
-        let source = place.path().join(format!("{name}.c"));
+    for (name, text, is_go) in [("g\x1b[31mo", note, true), ("c", "int main(void) { return 0; }\n", false)] {
+        let source = place.path().join("source.c");
         fs::write(&source, text).unwrap();
         gcc(&["-o", place.path().join(name).to_str().unwrap(), source.to_str().unwrap()]);
         let ran = place.run(&["--cache", "8MiB", "--", &format!("./{name}")]);
+        assert!(!ran.stderr.contains('\x1b'), "{}", ran.stderr);
         assert_eq!(
             ran.stderr.contains("is a Go program") && ran.stderr.contains("outside any cache"),
             is_go,
@@ -429,11 +438,50 @@ fn a_go_program_is_told_that_nothing_is_served() {
 }
 
 #[test]
+fn names_do_not_steer_the_terminal() {
+    let place = Place::new();
+    let source = place.path().join("filtered.c");
+    fs::write(&source, FILTERED).unwrap();
+    let name = "\x1b]0;OWNED\x07red\nnew";
+    gcc(&["-o", place.path().join(name).to_str().unwrap(), source.to_str().unwrap()]);
+    fs::File::create(place.path().join("data")).unwrap().set_len(64 << 20).unwrap();
+    let mut command = place.command(&["--", &format!("./{name}"), "data"]);
+    command.current_dir(place.path()).env("FASTMAP_LOG", "steer");
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(line.starts_with("fastmap: ?]0;OWNED?red?new: process ") && line.contains("seccomp"), "{line:?}");
+}
+
+/// Maps a file, filters its system calls, which all pass, and waits for the end of its input, a minute at most.
+const FILTERED: &str = r#"
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+int main(int count, char **arguments) {
+    struct sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog filter = {1, all};
+    alarm(60);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 1;
+    int file = open(arguments[count - 1], O_RDONLY);
+    if (mmap(0, 64 << 20, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED) return 2;
+    char byte;
+    return read(0, &byte, 1) != 0;
+}
+"#;
+
+#[test]
 fn libraries_are_found_or_missed() {
     let place = Place::new();
-    let mut command = place.command(&["--", "true"]);
+    let mut command = place.command(&["--cache", "1MiB", "--", "true"]);
     run_in(place.path(), command.env("FASTMAP_PRELOAD", "nowhere.so"))
-        .failed_with(1, &["libfastmap_steer.so: not found: looked for nowhere.so: ", "FASTMAP_PRELOAD"]);
+        .failed_with(1, &["libfastmap_preload.so: not found: looked for nowhere.so: ", "FASTMAP_PRELOAD"]);
     let spaced = place.path().join("a b.so");
     fs::copy(&place.library, &spaced).unwrap();
     run_in(place.path(), command.env("FASTMAP_PRELOAD", &spaced)).failed_with(1, &["no path with a space or a colon"]);
@@ -449,17 +497,15 @@ fn libraries_are_found_or_missed() {
         run_in(place.path(), command.env_remove("FASTMAP_PRELOAD").env_remove("LD_PRELOAD"))
     };
     let lib = place.path().canonicalize().unwrap().join("lib/fastmap");
-    for (name, args) in [
-        ("libfastmap_steer.so", &[][..]),
-        ("libfastmap_preload.so", &["--cache", "1MiB"]),
-        ("libfastmap_preload_heap.so", &["--heap", "heap"]),
-    ] {
+    assert_eq!(installed(&[]).stdout, "\n");
+    for (name, args) in
+        [("libfastmap_preload.so", &["--cache", "1MiB"]), ("libfastmap_preload_heap.so", &["--heap", "heap"])]
+    {
         let places =
             [format!("{name}: not found: looked for "), format!("/bin/{name} and "), format!("/lib/fastmap/{name}")];
         installed(args).failed_with(1, &places.each_ref().map(String::as_str));
         fs::copy(&place.library, lib.join(name)).unwrap();
-        let steering = if args.is_empty() { String::new() } else { format!(":{}/libfastmap_steer.so", lib.display()) };
-        assert_eq!(installed(args).stdout, format!("{}/{name}{steering}\n", lib.display()));
+        assert_eq!(installed(args).stdout, format!("{}/{name}\n", lib.display()));
     }
 }
 

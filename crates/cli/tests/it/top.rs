@@ -178,7 +178,9 @@ fn nothing_to_see() {
 
 /// A program that has a file of 64 MiB mapped and reads of it at random, until it is dropped.
 struct Mapper {
+    /// It, or the command that runs it.
     child: Child,
+    pid: u32,
     path: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -188,28 +190,38 @@ const MAPPED: u64 = 16384;
 
 impl Mapper {
     fn start() -> Mapper {
+        Mapper::under(&[])
+    }
+
+    /// Run by a command. It then lives on when that ends.
+    fn under(words: &[&str]) -> Mapper {
         let dir = dir();
         let path = dir.path().canonicalize().unwrap().join("mapped");
         fs::write(&path, vec![7; MAPPED as usize * 4096]).unwrap();
         let (program, source) = (dir.path().join("mapper"), dir.path().join("mapper.c"));
         fs::write(&source, MAPPER).unwrap();
         gcc(&["-o", program.to_str().unwrap(), source.to_str().unwrap()]);
-        let mut command = Command::new(program);
+        let mut command = Command::new(words.first().map_or(program.as_os_str(), |word| word.as_ref()));
+        if let [_, others @ ..] = words {
+            command.args(others).arg(&program).arg("alone");
+        }
         let mut child = command.arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert_eq!(lines.next().unwrap().unwrap(), "at work");
-        Mapper { child, path, _dir: dir }
+        let pid = lines.next().unwrap().unwrap().parse().unwrap();
+        Mapper { child, pid, path, _dir: dir }
     }
 }
 
 impl Drop for Mapper {
     fn drop(&mut self) {
+        // SAFETY: a signal to the test's own program.
+        unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-/// Ends with its parent, at the latest after two minutes. It lets go of pages all the time, so that there are touches to be seen.
+/// Ends with its parent, unless it is `alone`, at the latest after two minutes. It lets go of pages all the time, so that there are touches to be seen.
 const MAPPER: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
@@ -222,11 +234,11 @@ const MAPPER: &str = r#"
 int main(int count, char **arguments) {
     size_t length = 16384 * 4096;
     alarm(120);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (count == 2) prctl(PR_SET_PDEATHSIG, SIGKILL);
     int file = open(arguments[count - 1], O_RDONLY);
     volatile char *map = mmap(0, length, PROT_READ, MAP_SHARED, file, 0);
     if (map == MAP_FAILED || madvise((void *)map, length, MADV_RANDOM) != 0) return 1;
-    puts("at work");
+    printf("%d\n", getpid());
     fflush(stdout);
     for (unsigned step = 0;; step++) {
         map[(size_t)(rand() % 16384) * 4096];
@@ -246,7 +258,7 @@ fn process_of(text: &str, pid: u32) -> Value {
 #[test]
 fn a_process_that_fastmap_has_nothing_to_do_with_is_shown() {
     let mapper = Mapper::start();
-    let pid = mapper.child.id();
+    let pid = mapper.pid;
     for line in ["top --once --json --interval 0.5".into(), format!("top --once --json --interval 0.5 {pid}")] {
         let ran = fastmap(Path::new("/"), &line);
         ran.succeeded();
@@ -269,7 +281,7 @@ fn a_process_that_fastmap_has_nothing_to_do_with_is_shown() {
 #[test]
 fn one_that_is_attached_to_says_so() {
     let mapper = Mapper::start();
-    let pid = mapper.child.id().to_string();
+    let pid = mapper.pid.to_string();
     let mut attach = Command::new(FASTMAP);
     attach.args(["attach", &pid]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut attach = attach.spawn().unwrap();
@@ -279,7 +291,7 @@ fn one_that_is_attached_to_says_so() {
             return skipped("nothing can be attached to here");
         }
         let ran = fastmap(Path::new("/"), &format!("top --once --json --interval 0.1 {pid}"));
-        let steered = process_of(&ran.stdout, mapper.child.id())["steered"].clone();
+        let steered = process_of(&ran.stdout, mapper.pid)["steered"].clone();
         if !steered.is_null() || std::time::Instant::now() > deadline {
             break steered;
         }
@@ -290,10 +302,41 @@ fn one_that_is_attached_to_says_so() {
     assert_eq!((&steered["by"], &steered["pid"]), (&"process".into(), &attach.id().into()));
 }
 
+/// The process that steers one from outside, once it is not `before`.
+fn steering(pid: u32, before: Option<u32>) -> u32 {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let ran = fastmap(Path::new("/"), &format!("top --once --json --interval 0.1 {pid}"));
+        let steered = process_of(&ran.stdout, pid)["steered"].clone();
+        match steered["pid"].as_u64().map(|by| by as u32) {
+            Some(by) if Some(by) != before => {
+                assert_eq!(steered["by"], "process");
+                return by;
+            }
+            _ => assert!(std::time::Instant::now() < deadline, "{steered}"),
+        }
+    }
+}
+
+#[test]
+fn one_that_runs_under_fastmap_says_so_and_so_does_what_it_leaves_behind() {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if !is_root() && scope.trim().parse::<u32>().unwrap_or(0) > 0 {
+        return skipped("Yama lets nobody trace orphans here");
+    }
+    let mut mapper = Mapper::under(&[FASTMAP, "run", "--", "sh", "-c", "\"$0\" \"$@\" & cat"]);
+    let run = mapper.child.id();
+    assert_eq!(steering(mapper.pid, None), run);
+    drop(mapper.child.stdin.take());
+    assert!(mapper.child.wait().unwrap().success());
+    let beside = steering(mapper.pid, Some(run));
+    assert_eq!(fs::read_to_string(format!("/proc/{beside}/comm")).unwrap(), "fastmap-beside\n");
+}
+
 #[test]
 fn the_screen_shows_processes_too() {
     let mapper = Mapper::start();
-    let mut terminal = top(Some(mapper.child.id()), 24, 80);
+    let mut terminal = top(Some(mapper.pid), 24, 80);
     terminal.until("PROCESS, FILES");
     terminal.until(" mapper ");
     terminal.until("1 process, every 0.2 s");
@@ -318,11 +361,11 @@ fn what_of_a_file_is_in_memory_is_told() {
     let cells: Vec<f64> = file["cells"].as_array().unwrap().iter().map(|cell| cell.as_f64().unwrap()).collect();
     assert!(cells.len() == 64 && cells.iter().all(|cell| (0.0..=1.0).contains(cell)), "{file}");
     let by = file["mapped_by"].as_array().unwrap();
-    assert!(by.iter().any(|one| one["pid"] == mapper.child.id() && one["mapped_bytes"] == MAPPED * 4096), "{file}");
+    assert!(by.iter().any(|one| one["pid"] == mapper.pid && one["mapped_bytes"] == MAPPED * 4096), "{file}");
     let ran = fastmap(place, "top mapped");
     ran.succeeded();
     assert!(ran.stdout.starts_with("mapped: 64.0M, of which "), "{}", ran.stdout);
-    assert!(ran.stdout.contains(&format!("  {} mapper: r- shared, 64.0M\n", mapper.child.id())), "{}", ran.stdout);
+    assert!(ran.stdout.contains(&format!("  {} mapper: r- shared, 64.0M\n", mapper.pid)), "{}", ran.stdout);
     fs::write(place.join("empty"), "").unwrap();
     let ran = fastmap(place, "top empty");
     ran.succeeded();
@@ -357,7 +400,7 @@ fn metrics_are_served_until_a_signal_comes() {
         answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0;"),
         "{answer}"
     );
-    let labels = format!("{{pid=\"{}\",name=\"mapper\"}}", mapper.child.id());
+    let labels = format!("{{pid=\"{}\",name=\"mapper\"}}", mapper.pid);
     assert!(answer.contains(&format!("fastmap_process_mapped_bytes{labels} {}\n", MAPPED * 4096)), "{answer}");
     assert!(answer.contains(&format!("fastmap_process_waited_faults_total{labels} ")), "{answer}");
     assert!(answer.ends_with("\n# EOF\n"), "{answer}");

@@ -2,9 +2,12 @@
 
 use super::page::{LINK, Page};
 use super::snapshot::Snapshot;
+use crate::sys::memfd;
 use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -57,10 +60,11 @@ impl Program {
             if !fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == LINK) {
                 continue;
             }
-            let memory = match File::options().read(true).write(true).open(entry.path()) {
+            let memory = match open_memory(&entry.path(), &mount_of_memory()?) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 memory => memory?,
             };
+            let Some(memory) = memory else { continue };
             let page = Page::open(&memory)?;
             // Not a page that was inherited, or that the keeper shares.
             let whose = (page.pid.load(Ordering::Relaxed), page.started.load(Ordering::Relaxed));
@@ -104,6 +108,28 @@ impl Program {
     pub fn look(&self, patience: Duration) -> Option<Snapshot> {
         if self.page.ask(patience) { self.page.read() } else { None }
     }
+}
+
+/// Opens a descriptor of a program's, if it is of a memfd. A name tells little: the program may have given it to a pipe, or to a file of a
+/// file system that does not answer. All memfds, and no such things, are on one mount of the kernel's.
+fn open_memory(link: &Path, mount: &str) -> io::Result<Option<File>> {
+    let found = File::options().read(true).custom_flags(libc::O_PATH).open(link)?;
+    if mount_of(&found)? != mount {
+        return Ok(None);
+    }
+    let path = format!("/proc/thread-self/fd/{}", found.as_raw_fd());
+    File::options().read(true).write(true).open(path).map(Some)
+}
+
+/// The line that tells the mount that a file is on. No file system is asked.
+fn mount_of(file: &File) -> io::Result<String> {
+    let info = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd()))?;
+    info.lines().find(|line| line.starts_with("mnt_id:")).map(str::to_owned).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// The mount that memfds are on.
+fn mount_of_memory() -> io::Result<String> {
+    mount_of(&memfd::create(c"fastmap-mount", 1)?.into())
 }
 
 /// When a process started, in clock ticks since the machine started. Fails for a zombie, of which nothing is left to see.

@@ -56,7 +56,7 @@ impl Default for MapOptions {
             deferred: DeferredMode::default(),
             mode: Mode::default(),
             persist: Persist::default(),
-            steer: true,
+            steer: false,
         }
     }
 }
@@ -132,14 +132,18 @@ impl MapOptions {
 
     /// Whether the kernel is advised, if it serves this map. A thread, which the first such map starts, looks at which
     /// pages of the process's kernel mappings of files are touched. While memory is short or loads are slow it tells
-    /// the kernel what to read ahead, what to keep, and where not to read around a miss. Default: yes.
+    /// the kernel what to read ahead, what to keep, and where not to read around a miss. Default: no.
+    ///
+    /// It is an ordinary thread of the process, until the process ends: `fastmap_steer::start` says what else that
+    /// means. Where the program changes its user, capabilities or system call filters, or has no memory left, the
+    /// thread ends.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let file = tempfile::tempfile()?;
     /// # file.set_len(100)?;
     /// // SAFETY: nobody else changes the file.
-    /// let map = unsafe { fastmap::MapOptions::new().steer(false).map(&file)? };
+    /// let map = unsafe { fastmap::MapOptions::new().steer(true).map(&file)? };
     /// # Ok(())
     /// # }
     /// ```

@@ -49,7 +49,7 @@ const WAITERS: u32 = 1 << 3;
 const QUEUED: u32 = 1 << 4;
 /// A thread is making the page writable; nobody else may drop it or begin to write it.
 const UPGRADING: u32 = 1 << 5;
-/// A write of the page to the file is in flight.
+/// A write of the page to the file is in flight. In an Evicting word: the page was dirty, and is saved before it leaves memory.
 const WRITING: u32 = 1 << 6;
 
 /// Loaded by a read as a sample of a prediction (see `region/prediction.rs`), and not stored to since.
@@ -164,10 +164,9 @@ impl Seen {
 
     /// The page may hold stores that the file lacks: it is Dirty, being written to the file, being made writable, not read yet, or being
     /// saved and taken out of memory in one go (`begin_invalidate`). The keeper asks this, too, after the threads that changed the word
-    /// have died.
+    /// have died. A clean page that is being evicted holds none: if it lies in a hole, the disk may have no room for it.
     pub fn may_hold_stores(self) -> bool {
-        matches!(self.state(), State::Dirty | State::Evicting | State::Unfilled | State::Buffered)
-            || self.0 & (WRITING | UPGRADING) != 0
+        matches!(self.state(), State::Dirty | State::Unfilled | State::Buffered) || self.0 & (WRITING | UPGRADING) != 0
     }
 
     /// The ghost of an absent page.
@@ -553,7 +552,8 @@ impl PageWord {
     /// has an entry. `None`: the page is not in memory, is pinned or part of a huge frame, or another thread is at work on it.
     pub fn begin_invalidate(&self) -> Option<(bool, bool)> {
         let may_go = |word: u32| matches!(word & (AT_REST | HUGE), CLEAN | DIRTY);
-        let old = self.update(|word| may_go(word).then_some(word & QUEUED | EVICTING));
+        let kept = |word: u32| if word & STATE == DIRTY { WRITING } else { 0 };
+        let old = self.update(|word| may_go(word).then_some(word & QUEUED | EVICTING | kept(word)));
         old.ok().map(|old| (old & STATE == DIRTY, old & QUEUED != 0))
     }
 
@@ -668,6 +668,21 @@ mod tests {
         assert!(word.begin_evict_huge());
         word.finish_evict(Some(3));
         assert!(word.look().ghost().is_some() && word.void_entry() && !word.void_entry());
+    }
+
+    #[test]
+    fn only_a_dirty_page_that_leaves_memory_may_hold_stores() {
+        let evicted = PageWord(AtomicU32::new(CLEAN | QUEUED));
+        assert!(evicted.begin_evict() && !evicted.look().may_hold_stores());
+        for (state, may) in [(CLEAN, false), (DIRTY, true)] {
+            let word = PageWord(AtomicU32::new(state | QUEUED));
+            assert_eq!(word.begin_invalidate(), Some((may, true)));
+            assert_eq!(word.look().may_hold_stores(), may);
+            word.hold();
+            assert!(!word.look().may_hold_stores());
+            word.abort_load();
+            assert_eq!(word.look().state(), State::Absent);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! their own. How much is done and what cannot run here is in `effort`.
 
 pub use crate::effort::{quick_or_full, skip, under_load};
+use crate::loops::Ext4;
 pub use crate::random::{Random, seed};
 use fastmap::{Cache, Fallback, Map, MapMut, MapOptions};
 use std::fs::{File, OpenOptions};
@@ -187,30 +188,6 @@ pub fn addresses(bytes: &[u8]) -> Range<usize> {
     start..start + bytes.len()
 }
 
-/// Why a loop device cannot be had, or a guard that takes it down again.
-pub struct Loop(pub PathBuf);
-
-impl Loop {
-    pub fn over(backing: &Path) -> Result<Self, String> {
-        // SAFETY: no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
-            return Err("a loop device needs root".into());
-        }
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(backing).output();
-        let made = made.map_err(|error| format!("losetup: {error}"))?;
-        if !made.status.success() {
-            return Err(format!("losetup: {}", String::from_utf8_lossy(&made.stderr).trim()));
-        }
-        Ok(Loop(String::from_utf8_lossy(&made.stdout).trim().into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 /// A cache of the smallest size.
 pub fn small() -> Cache {
     Cache::new(Cache::MIN_CAPACITY).unwrap()
@@ -234,36 +211,17 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / PAGE * 3 + 1) as u8).collect()
 }
 
-/// A small ext4 on a loop device, unmounted when dropped.
-pub struct SmallDisk {
-    folder: tempfile::TempDir,
-    _device: Loop,
-}
+/// A small ext4 on a loop device.
+pub struct SmallDisk(Ext4);
 
 impl SmallDisk {
     /// `options`: of mkfs.ext4(8).
     pub fn new(options: &[&str]) -> Result<Self, String> {
-        let image = folder();
-        let file = create(&image.path().join("image"), &[]);
-        file.set_len(24 << 20).map_err(|error| error.to_string())?;
-        let device = Loop::over(&image.path().join("image"))?;
-        let mounted = image.path().join("mounted");
-        std::fs::create_dir(&mounted).map_err(|error| error.to_string())?;
-        let run = |program: &str, args: &[&std::ffi::OsStr]| {
-            let done = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
-            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-            if done.status.success() { Ok(()) } else { Err(format!("{program}: {said}")) }
-        };
-        let mut args: Vec<&std::ffi::OsStr> = vec!["-q".as_ref(), "-m0".as_ref()];
-        args.extend(options.iter().map(std::ffi::OsStr::new));
-        args.push(device.0.as_os_str());
-        run("mkfs.ext4", &args)?;
-        run("mount", &[device.0.as_os_str(), mounted.as_os_str()])?;
-        Ok(SmallDisk { folder: image, _device: device })
+        Ext4::new(folder(), folder(), 24 << 20, options).map(SmallDisk)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join("mounted").join(name)
+        self.0.path(name)
     }
 
     /// Leaves no block free. The files that came first may have blocks of their own.
@@ -307,12 +265,6 @@ pub fn fill_disk(folder: &Path) {
         while file.write_all_at(&large, at).and_then(|()| file.sync_data()).is_ok() {
             at += large.len() as u64;
         }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path().join("mounted")).status();
     }
 }
 

@@ -46,11 +46,6 @@ fn record_locks_of_the_program_outlive_its_maps() {
 }
 
 #[test]
-fn the_thread_that_steers_takes_no_number_and_holds_nothing_open() {
-    run_child("steered", Path::new(""));
-}
-
-#[test]
 fn threads_with_a_descriptor_table_of_their_own_map_through_the_kernel() {
     if ready() {
         run_child("other-table", Path::new(""));
@@ -89,7 +84,6 @@ fn role() {
         "known" => known(),
         "close-all" => close_all(),
         "record-locks" => record_locks(),
-        "steered" => steered(),
         "other-table" => other_table(argument == Path::new("closed")),
         "close-all-and-wait" => {
             let mut map = map_mut(&Cache::new(64 * PAGE).unwrap(), &open(&argument));
@@ -250,31 +244,6 @@ fn record_locks() {
     assert!(is_locked(&file));
     drop(file.try_clone().unwrap());
     assert!(!is_locked(&file));
-}
-
-/// By the kernel, and steered.
-fn steered() {
-    let folder = folder();
-    let file = create(&folder.path().join("file"), &pattern(3 * PAGE));
-    // SAFETY: the file is this process's own.
-    let map = unsafe { fastmap::MapOptions::new().map(&file) }.unwrap();
-    assert_eq!(map.engine(), Engine::Kernel);
-    let tasks = || std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-    let is_steering = |task: &std::path::PathBuf| {
-        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "fastmap-steer")
-    };
-    let mut found = None;
-    until("the thread", || {
-        found = tasks().find(is_steering);
-        found.is_some()
-    });
-    let descriptors = found.unwrap().join("fd");
-    let is_open = || std::fs::read_link(descriptors.join(file.as_raw_fd().to_string())).is_ok();
-    // Where that is allowed.
-    // SAFETY: of a thread that does nothing else.
-    let may = std::thread::spawn(|| unsafe { libc::unshare(libc::CLONE_FILES) } == 0).join().unwrap();
-    until("descriptors of its own", || !may || !is_open());
-    assert_eq!(map[PAGE..][..PAGE], pattern(3 * PAGE)[PAGE..][..PAGE]);
 }
 
 fn other_table(closed: bool) {

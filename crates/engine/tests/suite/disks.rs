@@ -1,6 +1,7 @@
 //! Block devices, disks that are full, and disks that go away.
 
 use crate::common::*;
+use crate::loops::Loop;
 use fastmap::{Advice, Cache, Engine, Error, MapMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -79,7 +80,7 @@ fn a_store_that_a_full_disk_has_no_room_for_is_refused_and_all_others_last() {
         let path = disk.path("sparse");
         create(&path, &[]).set_len(64 << 20).unwrap();
         let output = child(role, &path).output().unwrap();
-        let said = said(&output);
+        let said = format!("{role}: {}", said(&output));
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(libc::SIGBUS), "{said}");
         assert!(said.contains("sparse") && said.contains("fallocate") && !said.contains("cannot be saved"), "{said}");
         let accepted: usize = std::fs::read_to_string(disk.path("progress")).unwrap().trim().parse().unwrap();

@@ -4,6 +4,7 @@
 #[macro_use]
 mod common;
 mod effort;
+mod loops;
 mod random;
 
 mod async_interplay;

@@ -24,7 +24,7 @@ fn mapped(file: &File, options: &MapOptions) -> MapMut {
 fn ways(cache: &Cache) -> [(MapOptions, Engine); 4] {
     [
         (MapOptions::new(), Engine::Kernel),
-        (MapOptions::new().steer(false).clone(), Engine::Kernel),
+        (MapOptions::new().clone(), Engine::Kernel),
         (MapOptions::new().cache(cache).clone(), Engine::Cached),
         (MapOptions::new().mode(Mode::Cached).clone(), Engine::Cached),
     ]

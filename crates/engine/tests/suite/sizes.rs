@@ -2,6 +2,7 @@
 //! disk space reserved.
 
 use crate::common::*;
+use crate::loops::Loop;
 use fastmap::{Advice, Cache, Engine, Error, Fallback, MapMut, MapOptions, Mode};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

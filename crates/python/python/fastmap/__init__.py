@@ -41,7 +41,9 @@ def steer() -> None:
     and where not to read around a miss. No byte changes, and the mappings stay the kernel's. It does so until the process ends. A second call
     does nothing. A child made by fork(2) calls it anew: no thread of its parent is in it.
 
-    Under `fastmap run` the process is steered already, and this does nothing.
+    The thread counts as one of the process (`/proc/self/task`), and system call filters for all threads (seccomp) apply to it. It ends within
+    half a second when the process changes its user, capabilities, filters or ``PR_SET_NO_NEW_PRIVS``, and when there is no memory for it
+    (``RLIMIT_AS``); `report` says so. It opens a few of the files that are mapped where they are on slow storage, and leaves them open.
 
     Examples
     --------

@@ -245,7 +245,7 @@ def open(
         Bytes; to the end by default.
     cache : None, int, str or Cache
         The limit on the memory of the mapping: bytes, a size such as "1GiB", or a `Cache` that several share. None: the kernel's
-        mapping, which FastMap steers while memory is short; of an object: a cache of the process's own, which takes what others leave of
+        mapping, which `steer` helps; of an object: a cache of the process's own, which takes what others leave of
         memory. Under `fastmap run --cache` it has no say of files: the library has all their mappings, within its budget.
     tier : None, str or path, optional
         Of an object: the folder of its local copy, on a local disk. None: ``$FASTMAP_TIER``, else ``$XDG_CACHE_HOME/fastmap``, else

@@ -56,7 +56,7 @@ class memmap(np.memmap, metaclass=Told):
         Of the elements in the file.
     cache : None, int, str or Cache, optional
         The limit on the memory of the array: bytes, a size such as "1GiB", or a `Cache` that several arrays share. None: the
-        kernel's mapping, which FastMap steers while memory is short; of an object: a cache of the process's own, which takes what others
+        kernel's mapping, which `steer` helps; of an object: a cache of the process's own, which takes what others
         leave of memory. Under `fastmap run --cache` it has no say of files: the library has all their mappings, within its budget.
     tier, tier_limit, deadline : optional
         Of an object: where its local copy lies, how much of the disk it may take, and how long its store may take: see `open`.

@@ -1,6 +1,6 @@
 //! The hand from outside: advice by ptrace(2), and reading by descriptors of this process.
 
-use super::{Files, Hand, Readers, Refusal, Traced};
+use super::{Files, Hand, Made, Readers, Refusal, Traced};
 use crate::PAGE;
 use crate::judge::{Advice, Run};
 use crate::observe::{Mapping, same_group};
@@ -17,16 +17,16 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Of process `pid`. Fails where advice is needed and cannot be given.
-    pub fn of(pid: u32, only_loads: bool) -> Result<Outside, Refusal> {
-        let traced = if only_loads { None } else { Some(Traced::of(pid)?) };
+    /// Of process `pid`, which `descends` from the calling one. Fails where advice is needed and cannot be given.
+    pub fn of(pid: u32, only_loads: bool, descends: bool) -> Result<Outside, Refusal> {
+        let traced = if only_loads { None } else { Some(Traced::of(pid, descends)?) };
         Ok(Outside { traced, files: Files::of(pid), readers: Readers::default(), may_read: same_group(pid) })
     }
 }
 
 impl Hand for Outside {
-    fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
-        self.traced.as_mut().is_some_and(|traced| traced.advise(mapping, advice, was_blocks))
+    fn advise(&mut self, mapping: &Mapping, advice: Advice) -> Made {
+        self.traced.as_mut().map_or(Made::Refused, |traced| traced.advise(mapping, advice))
     }
 
     fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {

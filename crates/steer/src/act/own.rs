@@ -1,18 +1,39 @@
 //! The hand of a watcher that shares the program's memory: plain madvise(2).
 
-use super::{Files, Hand, Readers, calls};
+use super::{Files, Hand, Made, Readers};
 use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
 use rustix::mm::Advice as Kernels;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 
-/// Acts on the caller's own address space.
+/// Acts on the caller's own address space, with readers beside the program's threads.
 #[derive(Debug)]
-pub struct Own;
+pub struct Own {
+    readers: Readers,
+    /// Never closed: close(2) of any descriptor of a file ends the program's locks on it (fcntl(2)).
+    files: ManuallyDrop<Files>,
+}
+
+impl Own {
+    /// Of the calling process.
+    pub fn new() -> Own {
+        Own { readers: Readers::default(), files: ManuallyDrop::new(Files::own()) }
+    }
+}
+
+impl Default for Own {
+    fn default() -> Own {
+        Own::new()
+    }
+}
 
 impl Hand for Own {
-    fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
-        calls(advice, was_blocks).all(|advice| madvise(mapping.at.clone(), advice))
+    fn advise(&mut self, mapping: &Mapping, advice: Advice) -> Made {
+        let advice = if advice == Advice::Normal { Kernels::Normal } else { Kernels::Random };
+        // ENOMEM: all but a hole has it.
+        madvise(mapping.at.clone(), advice);
+        Made::Given(vec![mapping.at.clone()])
     }
 
     fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {
@@ -21,40 +42,6 @@ impl Hand for Own {
 
     fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool {
         madvise(mapping.addresses(pages), Kernels::LinuxPageOut)
-    }
-}
-
-/// The same, with readers beside the program's threads.
-#[derive(Debug)]
-pub struct OwnAndReaders {
-    readers: Readers,
-    files: Files,
-}
-
-impl OwnAndReaders {
-    /// Of the calling process.
-    pub fn new() -> OwnAndReaders {
-        OwnAndReaders { readers: Readers::default(), files: Files::of(std::process::id()) }
-    }
-}
-
-impl Default for OwnAndReaders {
-    fn default() -> OwnAndReaders {
-        OwnAndReaders::new()
-    }
-}
-
-impl Hand for OwnAndReaders {
-    fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
-        Own.advise(mapping, advice, was_blocks)
-    }
-
-    fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {
-        Own.read_ahead(mapping, pages)
-    }
-
-    fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool {
-        Hand::drop(&mut Own, mapping, pages)
     }
 
     fn readers(&mut self) -> Option<(&mut Readers, &mut Files)> {

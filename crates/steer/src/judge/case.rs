@@ -1,6 +1,6 @@
 //! Decides on the advice of one mapping.
 
-use super::{Pieces, Shape, WINDOW};
+use super::{Shape, WINDOW};
 use std::time::Duration;
 
 /// Advice on a mapping: madvise(2).
@@ -10,8 +10,6 @@ pub enum Advice {
     Normal,
     /// MADV_RANDOM: it reads only what is touched.
     Random,
-    /// MADV_RANDOM with MADV_HUGEPAGE: it reads the 2 MiB around a miss, in one request.
-    Blocks,
 }
 
 /// One look at one mapping, and at what it cost.
@@ -25,8 +23,6 @@ pub struct Look<'a> {
     pub shape: &'a Shape,
     /// Windows touched in all this time.
     pub windows: u64,
-    /// The pattern of what was read piece by piece in all this time.
-    pub pieces: Pieces,
     /// Whether the touches, of all mappings, extend over more pages than fit into memory.
     pub is_short: bool,
     /// Pages that the program had read from devices meanwhile.
@@ -62,10 +58,8 @@ pub struct Case {
     /// Rates without advice, and under it.
     before: Rate,
     now: Rate,
-    /// When strides, or a walk backward, were seen last.
+    /// When strides were seen last.
     ordered: Duration,
-    /// The front of the walk backward that was seen when advice was last thought of, if one was.
-    backward_from: Option<u64>,
     /// Looks in a row that showed larger pieces than the trial of MADV_RANDOM did.
     larger: u32,
 }
@@ -81,10 +75,6 @@ enum State {
     /// Advised random since then; judged when half a second has passed.
     Tried(Duration),
     Random,
-    /// Pieces of 2 MiB, advised to be read in blocks, since then.
-    Blocks(Duration),
-    /// A walk backward, advised to be read in blocks, since then.
-    Backward(Duration),
     /// Left to the kernel, until then.
     Resting(Duration),
 }
@@ -122,9 +112,9 @@ impl Rate {
         self.seconds += look.lasted.as_secs_f64();
     }
 
-    /// Pages of a piece.
+    /// Pages of a piece. Under MADV_RANDOM each is a fault; pages beyond that were in memory, and the kernel has mapped them around a touch.
     fn piece(&self) -> f64 {
-        (self.pages / self.pieces.max(1.0)).max(1.0)
+        (self.pages.min(self.faults) / self.pieces.max(1.0)).max(1.0)
     }
 
     /// Faults a second: each is a touch, where pages are mapped one by one.
@@ -132,14 +122,9 @@ impl Rate {
         self.faults / self.seconds.max(1e-3)
     }
 
-    /// Windows a second.
-    fn progress(&self) -> f64 {
-        self.windows / self.seconds.max(1e-3)
-    }
-
-    /// Pages read a second.
-    fn reading(&self) -> f64 {
-        self.read / self.seconds.max(1e-3)
+    /// How far a rate may be off by chance, as a part of it: touches come as they like.
+    fn chance(&self) -> f64 {
+        1.0 / self.faults.max(1.0).sqrt()
     }
 
     /// Pages read for each window.
@@ -150,23 +135,18 @@ impl Rate {
 
 /// Windows below which a look says nothing.
 const FEW: u64 = 10;
-/// Looks miss pages that came and went between them: a walk is at most so many times as long as what they show of it.
-const MISSED: u64 = 8;
 /// A walk forward that the kernel serves well waits less than once in so many windows.
 const WAITS: f64 = 10.0;
-/// A look under MADV_RANDOM lasts so long at most.
+/// A look under MADV_RANDOM lasts so long at most; where it showed neither order nor chance, so much longer.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
+const LONGER_LOOK: Duration = Duration::from_millis(200);
 /// Pages of a piece from which on pieces are no single touches.
 const PIECE: f64 = 2.0;
 /// Pages read for each window touched from which on the kernel reads in vain.
 const DEAR: f64 = 4.0;
-/// Strides, or a walk backward, that are not seen for so long have ended.
+/// Strides that are not seen for so long have ended.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Blocks are tried for so long: at first free memory is in smaller pieces.
-const BLOCKS_TRIAL: Duration = Duration::from_secs(2);
-/// Blocks are advised for so long at most until they are looked at anew.
-const LONGEST_BLOCKS: Duration = Duration::from_secs(20);
-/// Any other advice is tried for so long.
+/// Advice is tried for so long.
 const TRIAL: Duration = Duration::from_millis(500);
 const FIRST_REST: Duration = Duration::from_secs(2);
 const LONGEST_REST: Duration = Duration::from_secs(64);
@@ -179,8 +159,7 @@ impl Case {
 
     /// Whether it has any advice of ours.
     pub fn is_on(&self) -> bool {
-        self.is_random()
-            || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_) | State::Backward(_))
+        self.is_random() || matches!(self.state, State::Looked(_) | State::Strided(_))
     }
 
     /// Whether it is advised random for a short time, to look at single touches.
@@ -201,20 +180,7 @@ impl Case {
             State::Tried(_) | State::Random => {
                 "scattered touches, most of what is read around them unused: MADV_RANDOM"
             }
-            State::Blocks(_) => "pieces of 2 MiB: MADV_HUGEPAGE and MADV_RANDOM",
-            State::Backward(_) => "a walk backward: MADV_HUGEPAGE and MADV_RANDOM",
         }
-    }
-
-    /// If a walk backward is read in blocks: pages a second before that advice, and now.
-    pub fn backward(&self) -> Option<(f64, f64)> {
-        let pages = |rate: &Rate| rate.progress() * WINDOW as f64;
-        matches!(self.state, State::Backward(_)).then(|| (pages(&self.before), pages(&self.now)))
-    }
-
-    /// If pieces are read in blocks: pages read a second before that advice, and now.
-    pub fn blocks(&self) -> Option<(f64, f64)> {
-        matches!(self.state, State::Blocks(_)).then(|| (self.before.reading(), self.now.reading()))
     }
 
     /// Touches a second, before the advice and now.
@@ -239,33 +205,6 @@ impl Case {
                 self.before.add(look);
                 self.begin(look)
             }
-            // Under this advice the touched parts of a block do not show. The advice goes, so that they are looked at anew.
-            State::Blocks(since) if look.at > since + LONGEST_BLOCKS => self.normal(look.at),
-            State::Blocks(since) => {
-                self.now.add(look);
-                // Touches inside a block do not show, and all of memory may have been replaced between two looks. Pages read tell
-                // instead: most of them are used.
-                let pays = self.now.reading() >= self.before.reading() * 1.1;
-                if look.at < since + BLOCKS_TRIAL || pays { None } else { self.give_up(look.at) }
-            }
-            State::Backward(since) => {
-                self.now.add(look);
-                let goes_on = if shape.is_backward() {
-                    self.ordered = look.at;
-                    look.at < since + TRIAL || self.pays()
-                } else {
-                    // Any other pattern would read blocks in vain.
-                    shape.fronts.is_empty() && shape.scattered < FEW && look.at < self.ordered + PAUSE
-                };
-                match goes_on {
-                    true => None,
-                    false if look.at >= since + TRIAL && self.pays() => {
-                        self.rest = Duration::ZERO;
-                        self.normal(look.at)
-                    }
-                    false => self.give_up(look.at),
-                }
-            }
             State::Looked(_) | State::Strided(_) if says_something && shape.has_strides() && !shape.is_blurred => {
                 self.ordered = look.at;
                 let since = match self.state {
@@ -283,7 +222,8 @@ impl Case {
                 if says_something && shape.is_scattered() && look.is_short && !look.fills {
                     return self.begin(look).map_or_else(|| self.give_up(look.at), |_| None);
                 }
-                match look.at < since + LONGEST_LOOK {
+                let is_told = shape.is_scattered() || !shape.fronts.is_empty();
+                match look.at < since + if is_told { LONGEST_LOOK } else { LONGER_LOOK } {
                     true => None,
                     // Pages that are in memory already show no single touches.
                     false if !look.waits() => self.normal(look.at),
@@ -311,7 +251,9 @@ impl Case {
             }
             State::Random => {
                 let trial = self.now.piece();
-                let piece = look.touched.0 / look.touched.1.max(1.0);
+                let mut alone = Rate::default();
+                alone.add(look);
+                let piece = alone.piece();
                 self.larger =
                     if says_something && piece >= PIECE && piece >= trial * 1.5 { self.larger + 1 } else { 0 };
                 if self.larger >= 2 {
@@ -329,11 +271,6 @@ impl Case {
     /// New advice for a mapping that has none of ours, or is under a look.
     fn begin(&mut self, look: &Look) -> Option<Advice> {
         let shape = look.shape;
-        // Threads that take turns at pieces of a walk forward may seem to go backward, but not twice and a little farther back.
-        let backward = shape.fronts.first().filter(|_| shape.is_backward() && !look.is_followed).map(|front| front.at);
-        let goes_on_backward = backward
-            .zip(std::mem::replace(&mut self.backward_from, backward))
-            .is_some_and(|(now, then)| now < then && then - now <= look.windows * WINDOW * MISSED);
         if shape.is_scattered() {
             let is_dear = self.before.read == 0.0 || self.before.price() >= DEAR;
             if !is_dear || !look.is_short || look.fills {
@@ -344,17 +281,6 @@ impl Case {
             self.state = State::Tried(look.at);
             return Some(Advice::Random);
         }
-        if look.pieces.are_blocks && look.is_short {
-            self.now = Rate::default();
-            self.state = State::Blocks(look.at);
-            return Some(Advice::Blocks);
-        }
-        if goes_on_backward {
-            self.now = Rate::default();
-            self.ordered = look.at;
-            self.state = State::Backward(look.at);
-            return Some(Advice::Blocks);
-        }
         // The kernel reads ahead of a walk forward in time. One that waits all the same may be something else.
         if shape.has_strides() || shape.is_one_walk() && look.waits() {
             self.state = State::Looked(look.at);
@@ -363,12 +289,11 @@ impl Case {
         None
     }
 
-    /// Whether the advice pays: touches rise by a tenth, or single ones fall by a tenth at most while half as much is read for each window.
+    /// Whether the advice pays: touches rise by a tenth, or single ones fall by a tenth at most, and what may be chance, while half as much is read
+    /// for each window.
     fn pays(&self) -> bool {
         let piece = self.now.piece();
         let (before, now) = match self.state {
-            // In blocks one fault maps many pages, so windows are counted.
-            State::Backward(_) => (self.before.progress(), self.now.progress()),
             // Under MADV_RANDOM each page of a piece is a fault; before, each window of it.
             State::Tried(_) => {
                 (self.before.touches() / (1.0 + (piece - 1.0) / WINDOW as f64), self.now.touches() / piece)
@@ -376,7 +301,8 @@ impl Case {
             _ => self.progress(),
         };
         let are_single = !matches!(self.state, State::Tried(_)) || piece < PIECE;
-        now >= before * 1.1 || are_single && now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price()
+        let least = 0.9 - self.before.chance().hypot(self.now.chance());
+        now >= before * 1.1 || are_single && now >= before * least && self.now.price() * 2.0 <= self.before.price()
     }
 
     /// Takes the advice back: the pattern has ended.
@@ -396,8 +322,8 @@ impl Case {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Front;
     use super::*;
+    use crate::judge::Front;
 
     fn scattered(windows: u64) -> Shape {
         Shape { windows, scattered: windows, ..Shape::default() }
@@ -414,7 +340,6 @@ mod tests {
             lasted: Duration::from_millis(100),
             shape,
             windows: shape.windows,
-            pieces: Pieces::default(),
             is_short: true,
             read,
             waited: 0,
@@ -455,7 +380,7 @@ mod tests {
             match case.judge(&at_work(100 * at, &shape, read)) {
                 Some(Advice::Random) => tried.push(at),
                 Some(Advice::Normal) => assert!(at - tried[tried.len() - 1] <= 5),
-                Some(Advice::Blocks) | None => {}
+                None => {}
             }
         }
         assert_eq!(tried.len(), 5, "{tried:?}");
@@ -499,6 +424,19 @@ mod tests {
     }
 
     #[test]
+    fn neither_chance_nor_what_was_in_memory_ends_a_trial_on_a_busy_disk() {
+        let mut case = Case::default();
+        // Ten touches a look; a few fewer in the trial, some of them at pages in memory, of which the kernel maps sixteen around each.
+        for index in 0..20 {
+            let shape = scattered(10);
+            let (read, faults, touched) = if case.is_random() { (6, 7, (50.0, 8.0)) } else { (20_480, 10, (0.0, 0.0)) };
+            let made = case.judge(&Look { faults, touched, ..at_work(100 * index, &shape, read) });
+            assert_eq!(made, (index == 0).then_some(Advice::Random), "{index}");
+        }
+        assert_eq!(case.state, State::Random);
+    }
+
+    #[test]
     fn a_walk_is_never_advised_and_ends_the_advice_at_once() {
         let mut case = Case::default();
         assert!(decisions(&mut case, &vec![(walk(500), 8000); 20], true, 0).iter().all(Option::is_none));
@@ -519,57 +457,22 @@ mod tests {
         assert!(decisions(&mut case, &looks, true, 0).iter().all(Option::is_none));
     }
 
-    /// Looks of 100 ms at blocks of which all is used, each with so many pages read.
-    fn blocks(case: &mut Case, read: impl Fn(bool) -> u64, looks: u64) -> Vec<(u64, Advice)> {
-        let pieces = Pieces { are_blocks: true };
-        let mut made = Vec::new();
-        for index in 0..looks {
-            let read = read(case.blocks().is_some());
-            let shape = walk(read / 16);
-            let look = Look { pieces, ..at_work(100 * index, &shape, read) };
-            made.extend(case.judge(&look).map(|advice| (index, advice)));
+    #[test]
+    fn a_look_at_single_touches_that_shows_neither_order_nor_chance_lasts_longer() {
+        let walk = Shape { windows: 100, fronts: vec![Front { at: 1600, stride: 1, span: 1600 }], ..Shape::default() };
+        let untold = Shape { windows: 100, scattered: 20, ..Shape::default() };
+        for (shape, looks) in [(&walk, 1), (&untold, 2)] {
+            let mut case = Case::default();
+            let made: Vec<_> = (0..4)
+                .map(|index| {
+                    let shape = if case.is_looked_at() { shape } else { &walk };
+                    case.judge(&Look { waited: 50, ..at_work(100 * index, shape, 3200) })
+                })
+                .collect();
+            assert_eq!(made[0], Some(Advice::Random));
+            let ends = made.iter().position(|made| *made == Some(Advice::Normal));
+            assert_eq!(ends, Some(looks), "{made:?}");
         }
-        made
-    }
-
-    #[test]
-    fn blocks_are_kept_if_more_is_read_and_looked_at_anew_now_and_then() {
-        let made = blocks(&mut Case::default(), |is_on| if is_on { 16_000 } else { 10_000 }, 300);
-        assert_eq!(made[0], (0, Advice::Blocks));
-        assert_eq!(made[1].1, Advice::Normal);
-        assert!((190..210).contains(&made[1].0) && made.len() == 3, "{made:?}");
-    }
-
-    #[test]
-    fn blocks_that_do_not_pay_are_given_up() {
-        let made = blocks(&mut Case::default(), |_| 10_000, 25);
-        assert_eq!(made, [(0, Advice::Blocks), (20, Advice::Normal)]);
-    }
-
-    #[test]
-    fn a_walk_backward_is_read_in_blocks_until_anything_else_is_seen() {
-        let backward = |at, windows| Shape { fronts: vec![Front { at, stride: -1, span: 500 }], ..walk(windows) };
-        let mut case = Case::default();
-        let mut looks = vec![(backward(90_000, 500), 8000), (backward(88_000, 500), 8000)];
-        looks.extend(vec![(backward(80_000, 1500), 24000); 20]);
-        looks.push((scattered(50), 1600));
-        let made = decisions(&mut case, &looks, true, 0);
-        assert_eq!((made[0], made[1]), (None, Some(Advice::Blocks)));
-        assert!(made[2..22].iter().all(Option::is_none), "{made:?}");
-        assert_eq!(made[22], Some(Advice::Normal));
-        // It does not pay.
-        let looks: Vec<_> = (0..13).map(|look| (backward(90_000 - 2000 * look, 500), 8000)).collect();
-        let made = decisions(&mut Case::default(), &looks, true, 0);
-        assert_eq!((made[1], made[6]), (Some(Advice::Blocks), Some(Advice::Normal)));
-        assert_eq!(made.iter().flatten().count(), 2);
-    }
-
-    #[test]
-    fn a_walk_forward_that_seems_to_go_backward_is_left_alone() {
-        let seeming = |at| Shape { fronts: vec![Front { at, stride: -1, span: 500 }], ..walk(500) };
-        // The second time around begins far back.
-        let looks: Vec<_> = (0..40).map(|look| (seeming(100_000 + 10_000 * (look % 20)), 8000)).collect();
-        assert!(decisions(&mut Case::default(), &looks, true, 0).iter().all(Option::is_none));
     }
 
     #[test]

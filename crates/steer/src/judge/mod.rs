@@ -3,6 +3,7 @@
 //! * [`shape`] tells the pattern of the pages that were touched in two looks, one after the other.
 //! * [`Case`] follows one mapping and decides on its advice.
 //! * [`Stream`] says what to read ahead of a walk in strides.
+//! * [`Backward`] says what to read ahead of a walk backward.
 //! * [`Round`] says what to read ahead of a loop, a walk that starts again at its beginning, and what to drop behind it.
 //! * [`Load`] says which pages of a file on slow storage to read into memory before the program touches them.
 //!
@@ -10,12 +11,14 @@
 //! field of the watcher's state of a mapping (`watcher/held.rs`), fed in `watcher/follow.rs` and reported in `watcher/done.rs`. Either has a row
 //! in docs/steering.md. `fastmap top` has a list of its own (`crates/cli/src/top/pattern.rs`).
 
+mod backward;
 mod case;
 mod load;
 mod round;
 mod shape;
 mod stream;
 
+pub use backward::Backward;
 pub use case::{Advice, Case, Look};
 pub use load::{Depth, Load, PIECE, is_dense, is_slow, may_load, window};
 pub use round::Round;
@@ -40,3 +43,6 @@ impl Run {
 
 /// Pages of a *window*. For one touch the kernel maps at most this many pages, those that are in the page cache (`fault_around_bytes`, 64 KiB).
 pub(crate) const WINDOW: u64 = 16;
+
+/// Pages of a *block*, 2 MiB: what the kernel reads by one request where a mapping has MADV_HUGEPAGE.
+pub(crate) const BLOCK: u64 = 512;

@@ -1,7 +1,7 @@
 //! The pattern of what was touched: walks, strides, and single places.
 
 use super::stream::WIDE;
-use super::{Run, WINDOW};
+use super::{BLOCK, Run, WINDOW};
 
 /// A place from which touches move on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,8 +110,6 @@ pub struct Pieces {
     pub are_blocks: bool,
 }
 
-/// Pages of 2 MiB.
-const BLOCK: u64 = 512;
 /// So many pieces are a pattern.
 const MANY: usize = 8;
 

@@ -75,7 +75,8 @@ fn by_mincore(file: &File, pages: Range<u64>) -> io::Result<Cached> {
 
 fn may_ask(file: &File) -> io::Result<bool> {
     let user = rustix::process::geteuid().as_raw();
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // The thread may have a table of descriptors of its own.
+    let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let may_write = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
     Ok(user == 0 || file.metadata()?.uid() == user || may_write)
 }

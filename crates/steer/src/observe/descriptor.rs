@@ -2,9 +2,9 @@
 //! library is loaded, too, that call is the engine's, which would take a file of the program's for closed.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
-use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
-use rustix::io::Errno;
-use std::mem::MaybeUninit;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Resource, getrlimit};
 
 /// An open file.
 #[derive(Debug)]
@@ -20,6 +20,13 @@ impl Descriptor {
     pub(crate) fn open_with(path: &str, flags: OFlags) -> Result<Descriptor, Errno> {
         let opened = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty());
         Ok(Descriptor(opened?.into_raw_fd()))
+    }
+
+    /// The same file by a number that this program's next open(2) does not get, if there is one: 1000 or more, or close to the limit.
+    pub(super) fn aside(self) -> Descriptor {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let number = fcntl_dupfd_cloexec(&self, limit.saturating_sub(16).min(1000) as RawFd);
+        number.map_or(self, |number| Descriptor(number.into_raw_fd()))
     }
 }
 
@@ -41,24 +48,4 @@ impl Drop for Descriptor {
         // SAFETY: this one's own, and not used again.
         unsafe { rustix::io::close(self.0) };
     }
-}
-
-/// Closes all descriptors in a thread that has a table of its own, a copy of the program's. `false` where that cannot be done: the
-/// thread must end then.
-///
-/// They are closed one by one. Where the engine's library is loaded, too, close_range(2) and syscall(2) are its own, and it would take
-/// all of the program's files for closed.
-pub fn close_descriptors() -> bool {
-    let Some(folder) = Descriptor::open("/proc/thread-self/fd") else { return false };
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut all = RawDir::new(&folder, &mut buffer);
-    while let Some(one) = all.next() {
-        let Ok(one) = one else { return false };
-        let number = one.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if let Some(number) = number.filter(|number| *number != folder.as_raw_fd()) {
-            // SAFETY: of this thread's own table, of which nothing is used here.
-            unsafe { rustix::io::close(number) };
-        }
-    }
-    true
 }

@@ -60,17 +60,6 @@ impl Effort {
     }
 }
 
-/// Whether the calling thread is all that is left of process `pid`: its first thread has ended, and there is no other.
-pub fn is_alone(pid: u32) -> bool {
-    let mut text = Vec::new();
-    let is_read = read(&format!("/proc/{pid}/stat"), &mut text);
-    // The state, and the number of threads.
-    is_read
-        && fields(&text).is_some_and(|mut fields| {
-            fields.next() == Some(b"Z") && fields.nth(16).and_then(number).is_some_and(|threads| threads <= 2)
-        })
-}
-
 /// Fields 10 and 12 of proc_pid_stat(5).
 pub(super) fn faults(stat: &[u8]) -> Option<(u64, u64)> {
     let mut fields = fields(stat)?.skip(7);

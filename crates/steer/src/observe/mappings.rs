@@ -1,10 +1,9 @@
 //! Which files a program has mapped, and with which advice: /proc/PID/maps and /proc/PID/smaps.
 
+use super::mapped_file::sizes;
 use super::text::{hex, number, read};
 use crate::PAGE;
 use crate::judge::Run;
-use rustix::fs::stat;
-use std::ffi::CStr;
 use std::ops::Range;
 
 /// One mapping of a file.
@@ -26,6 +25,9 @@ pub struct Mapping {
     pub path: String,
     /// Pages of it that the file has: a database may map more, to grow.
     pub pages: u64,
+    /// Whether the file goes on behind it, and so do reserved addresses: the program may map the next part there, and take both for one
+    /// (mremap(2)).
+    pub may_grow: bool,
 }
 
 impl Mapping {
@@ -49,8 +51,6 @@ pub struct Flags {
     pub sequential: bool,
     /// mlock(2).
     pub locked: bool,
-    /// MADV_HUGEPAGE or MADV_NOHUGEPAGE.
-    pub huge: bool,
 }
 
 /// Reads the mappings of one program.
@@ -58,8 +58,8 @@ pub struct Flags {
 pub struct Mappings {
     maps: String,
     smaps: String,
-    /// Prefix of the paths: the process may have another root folder.
-    root: String,
+    /// The process's number, from whose root folder the files are looked for.
+    pid: u32,
     text: Vec<u8>,
 }
 
@@ -83,22 +83,23 @@ impl Mappings {
         Mappings {
             maps: format!("/proc/{process}/maps"),
             smaps: format!("/proc/{process}/smaps"),
-            root: format!("/proc/{process}/root"),
+            pid: process.parse().unwrap_or_else(|_| std::process::id()),
             text: Vec::new(),
         }
     }
 
-    /// The mappings that may be steered: large ones of data files. Code and the files of runtimes are left out.
+    /// The mappings that may be steered: large ones of data files. Code and the files of runtimes are left out. Where the size of a file is
+    /// not known (yet), all of its mapping counts: this does not wait for a file system that does not answer.
     pub fn look(&mut self) -> Vec<Mapping> {
         if !read(&self.maps, &mut self.text) {
             return Vec::new();
         }
         let mut found = candidates(&self.text);
-        for one in &mut found {
-            // Where the program's root folder lies inside the reader's, maps shows the path from the reader's root.
-            let file = stat(format!("{}{}", self.root, one.path)).or_else(|_| stat(&one.path[..]));
-            let size = file.map_or(u64::MAX, |file| file.st_size as u64);
-            one.pages = size.saturating_sub(one.offset).div_ceil(PAGE).min((one.at.end - one.at.start) / PAGE);
+        let sizes = sizes(self.pid, &found);
+        for (one, size) in found.iter_mut().zip(sizes) {
+            let pages = size.unwrap_or(u64::MAX).saturating_sub(one.offset).div_ceil(PAGE);
+            one.may_grow &= size.is_none() || pages > (one.at.end - one.at.start) / PAGE;
+            one.pages = pages.min((one.at.end - one.at.start) / PAGE);
         }
         found.retain(|one| one.bytes() >= LEAST);
         found
@@ -113,37 +114,32 @@ impl Mappings {
         all.map(|(one, _)| one).filter(|one| (one.device, one.inode) == (device, inode)).collect()
     }
 
-    /// The advice of what is mapped at each of `at`, in their order. A mapping that is gone has none.
-    pub fn flags(&mut self, at: &[Range<u64>]) -> Vec<Flags> {
+    /// The advice of what is mapped at each of `at`, in their order. A mapping that is gone has none. `None` if it cannot be read.
+    pub fn flags(&mut self, at: &[Range<u64>]) -> Option<Vec<Flags>> {
         let mut found = vec![Flags::default(); at.len()];
         if !read(&self.smaps, &mut self.text) {
-            return found;
+            return None;
         }
-        let mut inside = None;
+        let mut inside: Option<Range<u64>> = None;
         for line in self.text.split(|byte| *byte == b'\n') {
             if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-                let Some(one) = inside.and_then(|index: usize| found.get_mut(index)) else { continue };
+                let Some(inside) = inside.take() else { continue };
                 let has = |flag: &[u8]| flags.split(|byte| *byte == b' ').any(|one| one == flag);
-                // A mapping here may be in pieces, because of the advice.
-                *one = Flags {
-                    random: one.random || has(b"rr"),
-                    sequential: one.sequential || has(b"sr"),
-                    locked: one.locked || has(b"lo"),
-                    huge: one.huge || has(b"hg") || has(b"nh"),
-                };
+                let overlaps = |one: &Range<u64>, inside: &Range<u64>| one.start < inside.end && inside.start < one.end;
+                for (one, _) in found.iter_mut().zip(at).filter(|(_, at)| overlaps(at, &inside)) {
+                    // A mapping here may be in pieces, because of the advice.
+                    *one = Flags {
+                        random: one.random || has(b"rr"),
+                        sequential: one.sequential || has(b"sr"),
+                        locked: one.locked || has(b"lo"),
+                    };
+                }
             } else if let Some((range, _)) = range(line) {
-                inside = at.iter().position(|one| one.start < range.end && range.start < one.end);
+                inside = Some(range);
             }
         }
-        found
+        Some(found)
     }
-}
-
-/// Whether this process has loaded a library.
-pub fn has_library(name: &CStr) -> bool {
-    let mut text = Vec::new();
-    let name = name.to_bytes();
-    read("/proc/self/maps", &mut text) && text.windows(name.len()).any(|part| part == name)
 }
 
 fn range(line: &[u8]) -> Option<(Range<u64>, &[u8])> {
@@ -171,6 +167,7 @@ fn mapping(line: &[u8]) -> Option<(Mapping, bool)> {
         is_shared: access[3] == b's',
         is_writable: access[1] == b'w',
         path: String::from_utf8_lossy(path).into_owned(),
+        may_grow: false,
     };
     Some((mapping, access[2] == b'x'))
 }
@@ -210,6 +207,11 @@ fn candidates(text: &[u8]) -> Vec<Mapping> {
         found.push(one);
     }
     found.retain(|one| one.at.end - one.at.start >= LEAST);
+    let is_reserved = |(at, rest): (Range<u64>, &[u8])| rest.starts_with(b"---p 00000000 00:00 0").then_some(at.start);
+    let reserved: Vec<u64> = text.split(|byte| *byte == b'\n').filter_map(|line| is_reserved(range(line)?)).collect();
+    for one in &mut found {
+        one.may_grow = reserved.binary_search(&one.at.end).is_ok();
+    }
     found
 }
 
@@ -221,7 +223,8 @@ mod tests {
 55d0c0000000-55d0c0001000 r-xp 00000000 fd:00 11 /data/program
 7f0000000000-7f0010000000 r--s 00001000 fd:00 12 /data/a file
 7f0010000000-7f0020000000 rw-s 10001000 fd:00 12 /data/a file
-7f0020000000-7f0020001000 r--s 00000000 fd:00 13 /data/small
+7f0020000000-7f0020001000 ---p 00000000 00:00 0 
+7f0020001000-7f0020002000 r--s 00000000 fd:00 13 /data/small
 7f0030000000-7f0040000000 rw-p 00000000 00:00 0 
 7f0040000000-7f0050000000 r--s 00000000 fd:00 14 /usr/lib/jvm/lib/modules
 7f0050000000-7f0050100000 r-xp 00000000 fd:00 15 /usr/lib/jvm/lib/libjava.so
@@ -242,6 +245,7 @@ mod tests {
             (one.offset, one.path.as_str(), one.is_shared, one.is_writable),
             (0x1000, "/data/a file", true, true)
         );
+        assert!(one.may_grow, "reserved addresses lie behind it");
     }
 
     #[test]

@@ -74,9 +74,14 @@ unsafe impl Ioctl for &mut Scan {
 }
 
 impl Seen {
-    /// A mapping of `pages` at address `start`, of which no page was seen mapped.
+    /// A mapping of `pages` at address `start`, of which no page was seen mapped. Where there is no memory for that, none ever is.
     pub fn nothing(start: u64, pages: u64) -> Seen {
-        Seen { start, bits: vec![0; pages.div_ceil(64) as usize], pages }
+        let (mut bits, words) = (Vec::new(), pages.div_ceil(64) as usize);
+        if bits.try_reserve_exact(words).is_err() {
+            return Seen { start, bits, pages: 0 };
+        }
+        bits.resize(words, 0);
+        Seen { start, bits, pages }
     }
 
     /// Whether page `page` was mapped.
@@ -133,8 +138,11 @@ fn add(new: &mut Vec<Run>, at: u64, len: u64) {
 impl Pages {
     /// Of `process`: a number, or `self`. `None` where its page tables may not be read.
     pub fn of(process: &str) -> Option<Pages> {
-        let file = Descriptor::open(&format!("/proc/{process}/pagemap"))?;
-        Some(Pages { file, regions: vec![Region::default(); REGIONS], scans: true })
+        let mut regions = Vec::new();
+        regions.try_reserve_exact(REGIONS).ok()?;
+        regions.resize(REGIONS, Region::default());
+        let file = Descriptor::open(&format!("/proc/{process}/pagemap"))?.aside();
+        Some(Pages { file, regions, scans: true })
     }
 
     /// Looks at the pages of `seen` in `range`, notes what is mapped, and returns what is new, in order.
@@ -216,6 +224,14 @@ mod tests {
         new.clear();
         seen.note(999..2000, true, &mut new);
         assert_eq!(new, [Run { at: 999, len: 1 }]);
+    }
+
+    #[test]
+    fn a_mapping_for_which_there_is_no_memory_has_no_pages() {
+        let mut seen = Seen::nothing(0, 1 << 62);
+        let mut new = Vec::new();
+        seen.note(0..70, true, &mut new);
+        assert!(new.is_empty() && !seen.has(0));
     }
 
     #[test]

@@ -8,6 +8,11 @@ pub(crate) fn read(path: &str, into: &mut Vec<u8>) -> bool {
     let Some(file) = Descriptor::open(path) else { return false };
     loop {
         let filled = into.len();
+        // A file of /proc may be long: the caller does without it where there is no memory.
+        if into.try_reserve(16384).is_err() {
+            into.clear();
+            return false;
+        }
         into.resize(filled + 16384, 0);
         match rustix::io::read(&file, &mut into[filled..]) {
             Ok(0) => {

@@ -3,6 +3,7 @@
 use super::Watcher;
 use crate::PAGE;
 use crate::act::Hand;
+use crate::clock::now;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -18,7 +19,6 @@ pub struct Done {
     pub kept: Option<(f64, f64)>,
     /// Pages that readers brought, and the most requests at a time.
     pub loaded: (u64, usize),
-    pub blocks: Option<(f64, f64)>,
 }
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Advised {
     pub after: f64,
 }
 
-impl<H: Hand> Watcher<'_, H> {
+impl<H: Hand> Watcher<H> {
     /// Renews the report.
     pub(super) fn tell(&mut self) {
         if let Some(done) = &mut self.done.random {
@@ -42,25 +42,22 @@ impl<H: Hand> Watcher<'_, H> {
         if let Some(Advised { at, mappings, before, after }) = &self.done.random {
             let _ = write!(
                 line,
-                "random at {:.1} s in {mappings} mapping{}: {:.1} -> {:.1} thousand touches a second; ",
+                "random at {:.1} s in {mappings} mapping{}: {:.1}",
                 at.as_secs_f64(),
                 if *mappings == 1 { "" } else { "s" },
-                before / 1e3,
-                after / 1e3
+                before / 1e3
             );
+            if *after > 0.0 {
+                let _ = write!(line, " -> {:.1}", after / 1e3);
+            }
+            line.push_str(" thousand touches a second; ");
         }
-        self.done.blocks = self.held.iter().find_map(|one| one.case.blocks()).or(self.done.blocks);
-        if let Some((before, after)) = self.done.blocks {
-            let (before, after) = (before / 1e3, after / 1e3);
-            let _ = write!(line, "pieces of 2 MiB, read at once: {before:.0} -> {after:.0} thousand pages a second; ");
-        }
-        self.done.backward = self.held.iter().find_map(|one| one.case.backward()).or(self.done.backward);
+        let at = now();
+        let backward = self.held.iter().find_map(|one| one.backward.as_ref()).map(|walk| walk.progress(at));
+        self.done.backward = backward.or(self.done.backward);
         if let Some((before, after)) = self.done.backward {
             let (before, after) = (before / 1e3, after / 1e3);
-            let _ = write!(
-                line,
-                "a walk backward, read in pieces of 2 MiB: {before:.0} -> {after:.0} thousand pages a second; "
-            );
+            let _ = write!(line, "a walk backward, read ahead: {before:.0} -> {after:.0} thousand pages a second; ");
         }
         let streams = self.held.iter().flat_map(|one| &one.streams);
         let strided = self.done.strided + streams.map(|stream| stream.account().0).sum::<u64>();

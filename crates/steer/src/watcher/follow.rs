@@ -5,7 +5,7 @@ use super::held::{Held, add};
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Front, Round, Run, Shape, Stream, WIDE};
+use crate::judge::{self, Backward, Front, Look, Round, Run, Stream, WIDE};
 use std::time::Duration;
 
 /// Touches to read ahead of a walk, at least and at most.
@@ -22,9 +22,17 @@ const CHANCES: u32 = 4;
 /// For how long at first. It doubles each time, up to 16 times this.
 pub const NO_STRIDES: Duration = Duration::from_secs(4);
 
-impl<H: Hand> Watcher<'_, H> {
+/// Looks miss pages that came and went between them: a walk is at most so many times as long as what they show of it.
+const MISSED: u64 = 8;
+
+/// Readers ahead of a walk backward: while one block is read the next is asked for.
+const READERS: usize = 4;
+
+impl<H: Hand> Watcher<H> {
     /// Begins to follow walks that the kernel does not serve well.
-    pub(super) fn find_walks(&mut self, index: usize, shape: &Shape, waits: bool, at: Duration) {
+    pub(super) fn find_walks(&mut self, index: usize, look: &Look, at: Duration) {
+        let (shape, waits) = (look.shape, look.waits());
+        self.find_backward(index, look, at);
         if self.held[index].rests_until > at || shape.fronts.is_empty() {
             return;
         }
@@ -55,6 +63,26 @@ impl<H: Hand> Watcher<'_, H> {
                 self.held[index].streams.push(Stream::new(front, pages, most, at));
             }
         }
+    }
+
+    /// Begins to follow a walk backward that two turns in a row showed, the second one a little farther back: threads that take turns at
+    /// pieces of a walk forward may seem to go backward, but not twice so.
+    fn find_backward(&mut self, index: usize, look: &Look, at: Duration) {
+        let front = look.shape.fronts.first().filter(|_| look.shape.is_backward() && !look.is_followed);
+        let now = front.map(|front| front.at);
+        let one = &mut self.held[index];
+        let then = std::mem::replace(&mut one.backward_from, now);
+        let goes_on = |(now, then): (u64, u64)| now < then && then - now <= look.windows * judge::WINDOW * MISSED;
+        let Some((front, _)) = now.zip(then).filter(|both| goes_on(*both)) else { return };
+        if one.backward.is_some()
+            || one.rests_until > at
+            || self.only_notes(index, "a walk backward, which would be read ahead")
+        {
+            return;
+        }
+        let one = &mut self.held[index];
+        let before = (look.windows * judge::WINDOW) as f64 / look.lasted.as_secs_f64().max(1e-3);
+        one.backward = Some(Backward::new(front, one.mapping.pages, before, self.room / 8, at));
     }
 
     /// Follows streams and loops by a step. Returns whether a stream has ended.
@@ -88,6 +116,30 @@ impl<H: Hand> Watcher<'_, H> {
                 one.in_vain = 0;
                 one.no_strides_until = at + one.no_strides_for;
                 one.no_strides_for = (one.no_strides_for * 2).min(NO_STRIDES * 16);
+            }
+            if let Some(walk) = &mut one.backward {
+                let mut new = Vec::new();
+                for part in walk.ahead().into_iter().filter(|part| part.len > 0) {
+                    new.extend(pages.look(seen, part.at..part.end()));
+                }
+                let goes_on = walk.follow(&new, at);
+                let offset = one.mapping.offset / PAGE;
+                let asked = self.hand.readers().is_some_and(|(readers, files)| {
+                    let Some(file) = files.get(&one.mapping) else { return files.may_come(&one.mapping) };
+                    let blocks = walk.ask(offset).into_iter();
+                    blocks
+                        .for_each(|run| readers.bring_block(file, (offset + run.at) * PAGE, (run.len * PAGE) as usize));
+                    readers.allow(READERS);
+                    true
+                });
+                if !goes_on || !asked {
+                    let (before, now) = walk.progress(at);
+                    let rest = if asked && now > before { 0 } else { 10 };
+                    one.rests_until = at + Duration::from_secs(rest);
+                    self.done.backward = Some((before, now));
+                    one.backward = None;
+                }
+                add(&mut one.pending, new);
             }
             let Some(round) = one.round.as_mut().filter(|round| round.is_loop()) else { continue };
             let mut new = Vec::new();

@@ -3,8 +3,8 @@
 use super::follow::{NO_STRIDES, WIDEST};
 use super::loads::LOADS;
 use crate::clock::now;
-use crate::judge::{Advice, Case, Load, Round, Run, Stream};
-use crate::observe::{Flags, Mapping, Seen, readahead};
+use crate::judge::{Backward, Case, Load, Round, Run, Stream};
+use crate::observe::{Mapping, Seen, readahead};
 use std::time::Duration;
 
 /// One mapping, and what is known of it.
@@ -13,21 +13,19 @@ pub struct Held {
     pub mapping: Mapping,
     pub seen: Option<Seen>,
     pub case: Case,
-    pub flags: Option<(Flags, Duration)>,
     /// Pages that the kernel reads ahead on the file's device.
     pub readahead: u64,
     /// Touches to read ahead of a walk at most.
     pub window: u64,
-    /// Our advice on it now.
-    pub advice: Advice,
     /// New pages that a step of touches at random usually shows in a part of the mapping.
     pub usual: f64,
-    /// Whether our advice on it has ever been `Blocks`.
-    pub had_blocks: bool,
     /// Whether it was ever advised random for touches at random.
     pub was_random: bool,
     pub streams: Vec<Stream>,
     pub round: Option<Round>,
+    pub backward: Option<Backward>,
+    /// The front of the walk backward that the last turn showed, if it did.
+    pub backward_from: Option<u64>,
     /// How long it rests after the next loop that does not pay.
     pub round_rest: Duration,
     pub load: Option<Load>,
@@ -58,14 +56,13 @@ impl Held {
             mapping,
             seen: None,
             case: Case::default(),
-            flags: None,
             window: WIDEST,
-            advice: Advice::Normal,
             usual: 0.0,
-            had_blocks: false,
             was_random: false,
             streams: Vec::new(),
             round: None,
+            backward: None,
+            backward_from: None,
             round_rest: ROUND_REST,
             load: None,
             loads_rest_until: Duration::ZERO,
@@ -91,11 +88,6 @@ impl Held {
         merge(std::mem::take(&mut self.pending), new)
     }
 
-    /// Whether the program has given advice on huge pages. Once we have advised blocks, such flags are taken for ours.
-    pub fn has_huge(&self) -> bool {
-        !self.had_blocks && self.flags.is_some_and(|(flags, _)| flags.huge)
-    }
-
     /// Ends a loop that does not pay, or is none.
     pub fn give_up_round(&mut self, at: Duration) {
         let paid = self.round.take().and_then(|round| round.progress(at)).is_some_and(|(before, now)| now > before);
@@ -114,7 +106,7 @@ impl Held {
     }
 
     pub fn is_followed(&self) -> bool {
-        !self.streams.is_empty() || self.round.is_some() || self.load.is_some()
+        !self.streams.is_empty() || self.round.is_some() || self.load.is_some() || self.backward.is_some()
     }
 
     /// How long each walk or load that is followed can be left alone.
@@ -122,7 +114,8 @@ impl Held {
         let at = now();
         let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
         let loads = self.load.iter().map(|_| LOADS);
-        self.streams.iter().map(move |stream| stream.pause(at)).chain(loops).chain(loads)
+        let backward = self.backward.iter().map(move |walk| walk.pause(at));
+        self.streams.iter().map(move |stream| stream.pause(at)).chain(loops).chain(loads).chain(backward)
     }
 }
 

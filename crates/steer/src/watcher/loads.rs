@@ -6,13 +6,13 @@ use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
 use crate::judge::{Load, PIECE, Run, is_dense, is_slow, may_load, shape, window, windows};
-use crate::observe::{Spent, Waited};
+use crate::observe::{Flags, Spent, Waited};
 use std::time::Duration;
 
 /// How often loads are looked at.
 pub const LOADS: Duration = Duration::from_millis(10);
 
-impl<H: Hand> Watcher<'_, H> {
+impl<H: Hand> Watcher<H> {
     /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
     pub(super) fn find_loads(&mut self, second: &[Vec<Run>], cost: &Spent, at: Duration) {
         if self.hand.readers().is_none() {
@@ -42,11 +42,22 @@ impl<H: Hand> Watcher<'_, H> {
                     }
                 }
                 Some(true) if is_slow && one.may_load(at) => {
+                    // Any storage is slow for a walk by single pages: where that advice may be replaced it is not helped, but ended (`Case`).
+                    let whole = std::slice::from_ref(&one.mapping.at);
+                    let is_single = |flags: Vec<Flags>| flags.iter().any(|flags| flags.random);
+                    if self.settings.overrides && self.mappings.flags(whole).is_none_or(is_single) {
+                        continue;
+                    }
                     let front = second.last().or(runs.last()).map_or(0, Run::end);
                     let load = if pages <= free {
                         Some(Load::new(front, pages, at))
                     } else {
+                        // A walk that waits may be one in strides, for which whole pieces are in vain: `Case` looks at single touches first, and
+                        // rests after that.
+                        let is_known =
+                            cost.major_faults * 10 < touched || one.case.is_resting() || one.rests_until > at;
                         let walk = shape(&begun, second).walk_forward();
+                        let walk = walk.filter(|_| is_known || self.settings.only_loads);
                         walk.map(|front| Load::of_walk(front, pages, window(free), at))
                     };
                     if load.is_some()
@@ -70,7 +81,9 @@ impl<H: Hand> Watcher<'_, H> {
         let room = may_load(self.room);
         let Some((readers, files)) = self.hand.readers() else { return };
         if self.held.iter().all(|one| one.load.is_none()) {
-            readers.rest();
+            if self.held.iter().all(|one| one.backward.is_none()) {
+                readers.rest();
+            }
             return;
         }
         let (mut waiting, brought) = readers.state();
@@ -88,7 +101,9 @@ impl<H: Hand> Watcher<'_, H> {
             let goes_on = load.follow(&new, at);
             add(&mut one.pending, new);
             let Some(file) = files.get(&one.mapping) else {
-                one.load = None;
+                if !files.may_come(&one.mapping) {
+                    one.load = None;
+                }
                 continue;
             };
             for run in load.ask(room, (4 * most).saturating_sub(waiting)) {

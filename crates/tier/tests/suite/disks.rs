@@ -2,10 +2,10 @@
 
 use crate::common::*;
 use crate::folders::Mount;
+use crate::loops::Ext4;
 use fastmap_tier::UNIT;
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Takes what room there is, but for so many bytes.
@@ -62,26 +62,8 @@ fn a_full_tmpfs_is_an_error_and_nothing_wrong() {
 
 #[test]
 fn a_full_ext4_is_an_error_and_nothing_wrong() {
-    let at = folder();
-    let image = at.path().join("image");
-    std::fs::File::create(&image).unwrap().set_len(40 << 20).unwrap();
-    match Command::new("mkfs.ext4").args(["-q", "-m0", "-F"]).arg(&image).status() {
-        Ok(done) if done.success() => {}
-        other => return skip(format!("mkfs.ext4: {other:?}")),
+    match Ext4::new(folder(), folder(), 40 << 20, &[]) {
+        Ok(disk) => fills_up(&disk.path("")),
+        Err(why) => skip(why),
     }
-    let mounted = at.path().join("mounted");
-    std::fs::create_dir(&mounted).unwrap();
-    let done = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mounted).output();
-    match done {
-        Ok(done) if done.status.success() => {}
-        other => return skip(format!("mount: {other:?}")),
-    }
-    struct Unmount<'a>(&'a Path);
-    impl Drop for Unmount<'_> {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
-        }
-    }
-    let _mounted = Unmount(&mounted);
-    fills_up(&mounted);
 }

@@ -5,6 +5,8 @@
 mod common;
 #[path = "../../../engine/tests/suite/effort.rs"]
 mod effort;
+#[path = "../../../engine/tests/suite/loops.rs"]
+mod loops;
 #[path = "../../../engine/tests/suite/random.rs"]
 mod random;
 

@@ -1,67 +1,40 @@
-//! Finds a `syscall` instruction in a process.
+//! Finds a `syscall` instruction in a process: in the vdso, which the kernel maps into every one. Other code may lie in a file of a file
+//! system that does not answer.
 
+use super::maps::vdso;
 use crate::observe::Descriptor;
-use crate::observe::text::{hex, read};
+use crate::observe::text::read;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, pread};
-use std::ops::Range;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Bytes of one mapping that are searched at most, and at a time.
-const MOST: u64 = 8 << 20;
-const PART: usize = 64 << 10;
+/// Bytes of the vdso that are searched at most: it has two pages or so.
+const MOST: u64 = 64 << 10;
 
-/// The address of a `syscall` instruction, in the vdso or else in another mapping of code. `Ok(None)` if there is none, an error if the
-/// process may not be read.
+/// The address of a `syscall` instruction. `Ok(None)` if there is none, an error if the process may not be read.
 pub(super) fn find(pid: u32) -> Result<Option<u64>, Errno> {
     let memory = Descriptor::open_with(&format!("/proc/{pid}/mem"), OFlags::empty())?;
     let mut text = Vec::new();
     if !read(&format!("/proc/{pid}/maps"), &mut text) {
         return Err(Errno::ACCESS);
     }
-    Ok(code(&text).into_iter().find_map(|at| search(&memory, at)))
+    let Some(at) = vdso(&text) else { return Ok(None) };
+    let mut bytes = vec![0; (at.end - at.start).min(MOST) as usize];
+    let length = pread(&memory, &mut *bytes, at.start).unwrap_or(0);
+    let index = bytes[..length].windows(2).position(|two| two == SYSCALL);
+    Ok(index.map(|index| at.start + index as u64))
 }
 
-/// Whether a process runs a 32-bit program.
+/// Whether a process runs a 32-bit program, by the size of its file's program headers, of which the kernel keeps a note (getauxval(3)).
 pub(super) fn is_32_bit(pid: u32) -> bool {
-    /// `EI_CLASS` of elf(5): ELFCLASS32.
-    const CLASS: [u8; 5] = *b"\x7fELF\x01";
-    let mut bytes = [0; CLASS.len()];
-    let program = Descriptor::open(&format!("/proc/{pid}/exe"));
-    program.is_some_and(|program| pread(&program, &mut bytes, 0) == Ok(CLASS.len()) && bytes == CLASS)
+    let mut text = Vec::new();
+    read(&format!("/proc/{pid}/auxv"), &mut text) && has_32_bit_headers(&text)
 }
 
-/// Mappings of code, the vdso first. The legacy page (vsyscall) is left out: it cannot be stepped through.
-fn code(maps: &[u8]) -> Vec<Range<u64>> {
-    let mut found = Vec::new();
-    for line in maps.split(|byte| *byte == b'\n').filter(|line| !line.ends_with(b"[vsyscall]")) {
-        let Some((start, rest)) = hex(line) else { continue };
-        let Some((end, rest)) = rest.strip_prefix(b"-").and_then(hex) else { continue };
-        if !rest.starts_with(b" r") || rest.get(3) != Some(&b'x') {
-            continue;
-        }
-        let place = if line.ends_with(b"[vdso]") { 0 } else { found.len() };
-        found.insert(place, start..end);
-    }
-    found
-}
-
-fn search(memory: &Descriptor, at: Range<u64>) -> Option<u64> {
-    let mut bytes = vec![0; PART];
-    let mut from = at.start;
-    while from < at.end.min(at.start + MOST) {
-        let length = PART.min((at.end - from) as usize);
-        let read = pread(memory, &mut bytes[..length], from).ok().filter(|read| *read > 1)?;
-        if let Some(index) = bytes[..read].windows(2).position(|two| two == SYSCALL) {
-            return Some(from + index as u64);
-        }
-        // The instruction may lie on both sides of a part's end.
-        from += read as u64 - 1;
-        if from + 1 >= at.end {
-            break;
-        }
-    }
-    None
+fn has_32_bit_headers(notes: &[u8]) -> bool {
+    /// AT_PHENT and `sizeof(Elf32_Phdr)`, in the words of such a program.
+    const NOTE: [[u8; 4]; 2] = [4u32.to_ne_bytes(), 32u32.to_ne_bytes()];
+    notes.chunks_exact(8).any(|note| note == NOTE.as_flattened())
 }
 
 #[cfg(test)]
@@ -69,15 +42,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vdso_comes_first_and_what_cannot_be_read_not_at_all() {
-        let maps = b"\
-55d0c0000000-55d0c0001000 r-xp 00000000 fd:00 11 /data/program
-55d0c0001000-55d0c0002000 rw-p 00000000 fd:00 11 /data/program
-55d0c0002000-55d0c0003000 --xp 00000000 fd:00 11 /data/program
-7ffe00000000-7ffe00001000 r-xp 00000000 00:00 0                          [vdso]
-ffffffffff600000-ffffffffff601000 r-xp 00000000 00:00 0                  [vsyscall]
-";
-        assert_eq!(code(maps), [0x7ffe_0000_0000..0x7ffe_0000_1000, 0x55d0_c000_0000..0x55d0_c000_1000]);
+    fn the_notes_tell_how_long_words_are() {
+        let long: Vec<u8> = [33u64, 0x7ffe_0000_0000, 4, 56, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let short: Vec<u8> = [32u32, 0xf7f0_0000, 4, 32, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert!(has_32_bit_headers(&short) && !has_32_bit_headers(&long) && !has_32_bit_headers(b""));
     }
 
     #[test]
@@ -85,5 +53,6 @@ ffffffffff600000-ffffffffff601000 r-xp 00000000 00:00 0                  [vsysca
     fn this_process_has_one() {
         assert!(find(std::process::id()).unwrap().is_some());
         assert!(find(u32::MAX).is_err());
+        assert!(!is_32_bit(std::process::id()));
     }
 }

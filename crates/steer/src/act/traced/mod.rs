@@ -3,6 +3,11 @@
 //! It needs no more rights than a debugger: the same user, and what Yama allows. [`Traced::of`] tells what is missing. Only x86-64 is
 //! served.
 //!
+//! A call is put into a thread only where the program cannot notice (`calls.rs`): no call of the program's ends early by it. What lies at
+//! the addresses is looked up while the thread is stopped (`maps.rs`), and the thread's filters of system calls are, too (`filters.rs`).
+//! Nothing here reads the program's files, its code included: a file system that does not answer would hold this process up, with the
+//! thread stopped.
+//!
 //! A process that steers its own child must not wait for it by wait(2) alone, which reports the child's stops, too. It waits for a
 //! pidfd to become readable, then takes the status. The calling process gets SIGCHLD at each stop.
 
@@ -12,6 +17,7 @@ mod attachment;
 mod calls;
 mod code;
 mod filters;
+mod maps;
 mod refusal;
 mod status;
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -25,26 +31,38 @@ pub use refusal::Refusal;
 pub(crate) use refusal::{may_trace_all, yama_scope};
 
 use crate::PAGE;
+#[cfg(target_arch = "x86_64")]
 use crate::clock::now;
 use crate::judge::{Advice, Run};
-use crate::observe::{Mapping, at_address};
-use filters::Filters;
+use crate::observe::Mapping;
+use filters::Proof;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use status::Status;
+use std::ops::Range;
 use std::time::Duration;
+
+/// What became of advice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Made {
+    /// These parts of the mapping have the advice now. Empty: nothing of the file lies there any more.
+    Given(Vec<Range<u64>>),
+    /// No thread could be stopped now, and nothing was done: it may be tried again in a moment.
+    NotNow,
+    /// The kernel or a filter refuses, for good.
+    Refused,
+}
 
 /// Acts on the address space of another process.
 #[derive(Debug)]
 pub struct Traced {
-    pid: u32,
     process: OwnedFd,
-    /// Where a `syscall` instruction lies in it.
-    code: u64,
-    /// Filters of system calls that let madvise(2) pass.
-    known: Vec<Filters>,
+    #[cfg(target_arch = "x86_64")]
+    of: attachment::Process,
     /// Whether the caller may drop pages of it, as far as that was tried.
     may_drop: bool,
+    #[cfg(target_arch = "x86_64")]
     budget: Budget,
     stops: u64,
     longest: Duration,
@@ -52,6 +70,7 @@ pub struct Traced {
 
 /// Stops of the last second.
 #[derive(Debug, Default)]
+#[cfg(target_arch = "x86_64")]
 struct Budget(Vec<Duration>);
 
 /// A program that is just being executed may have no code mapped yet: it is looked at again after so long.
@@ -59,27 +78,33 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// It is looked at again so many times at most.
 const MOMENTS: u32 = 40;
 /// Stops in a second at most.
-const STOPS: usize = 4;
+#[cfg(target_arch = "x86_64")]
+const STOPS: usize = 8;
 
+#[cfg(target_arch = "x86_64")]
 impl Budget {
-    /// Takes one stop, if there is one left.
-    fn take(&mut self, at: Duration) -> bool {
+    /// Whether there is a stop left.
+    fn has(&mut self, at: Duration) -> bool {
         self.0.retain(|before| at.saturating_sub(*before) < Duration::from_secs(1));
-        let is_left = self.0.len() < STOPS;
-        if is_left {
-            self.0.push(at);
-        }
-        is_left
+        self.0.len() < STOPS
+    }
+
+    /// Takes one stop.
+    fn take(&mut self, at: Duration) {
+        self.0.push(at);
     }
 }
 
 impl Traced {
-    /// Of process `pid`. This only looks at the process.
-    pub fn of(pid: u32) -> Result<Traced, Refusal> {
+    /// Of process `pid`. This only looks at the process. `descends`: the process descends from the caller, for which the caller answers.
+    pub fn of(pid: u32, descends: bool) -> Result<Traced, Refusal> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Refusal::Machine);
         }
-        refusal::at_first_sight(pid)?;
+        let own = Status::own().ok_or(Refusal::NoProcess(pid))?;
+        let proof = Proof::of(descends, &own);
+        refusal::at_first_sight(pid, &proof)?;
+        refusal::if_ptrace_is_filtered(&own)?;
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Refusal::NoProcess(pid))?;
         let process = pidfd_open(raw, PidfdFlags::empty()).map_err(|error| refusal::of_denial(pid, error))?;
         let mut code = code::find(pid).map_err(|error| refusal::of_denial(pid, error))?;
@@ -96,15 +121,15 @@ impl Traced {
         }
         let Some(code) = code else {
             // One that ends has no memory any more.
-            refusal::at_first_sight(pid)?;
+            refusal::at_first_sight(pid, &proof)?;
             return Err(Refusal::NoInstruction(pid));
         };
         Ok(Traced {
-            pid,
             process,
-            code,
-            known: Filters::known(pid),
+            #[cfg(target_arch = "x86_64")]
+            of: attachment::Process { pid, code, proof },
             may_drop: true,
+            #[cfg(target_arch = "x86_64")]
             budget: Budget::default(),
             stops: 0,
             longest: Duration::ZERO,
@@ -121,60 +146,81 @@ impl Traced {
         let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
         poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
     }
-
-    /// Whether the mapping is still where it was.
-    fn has(&self, mapping: &Mapping) -> bool {
-        let at = |address| at_address(&self.pid.to_string(), address) == Some((mapping.device, mapping.inode));
-        self.lives() && at(mapping.at.start) && at(mapping.at.end - 1)
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Traced {
-    /// Makes the calls in one thread of the process. `false` if no thread can be stopped now, or a call fails.
-    fn make(&mut self, mut calls: &[attachment::Call]) -> bool {
-        /// Threads that are tried.
+    /// Does the job in one thread of the process.
+    fn make(&mut self, job: &mut attachment::Job) -> Made {
+        /// How often the threads are looked at: those that wait at first, those that run at last.
+        const LOOKS: u32 = 10;
+        const PAUSE: Duration = Duration::from_millis(1);
+        /// Threads that are tried at each look.
         const TRIES: usize = 3;
-        for thread in threads::fit(self.pid).take(TRIES) {
-            if !threads::is_free(self.pid, thread, &self.known) {
-                continue;
+        let mut met = threads::Met::default();
+        for look in 0..=LOOKS {
+            let may = threads::May { sleep: job.advice == libc::MADV_NORMAL, run: look == LOOKS };
+            if look > 0 {
+                std::thread::sleep(PAUSE);
             }
-            if !self.budget.take(now()) {
-                return false;
-            }
-            let outcome = self.attach(thread, calls);
-            calls = &calls[outcome.made..];
-            match outcome.end {
-                attachment::End::Done => return true,
-                attachment::End::Failed(_) => return false,
-                _ => {}
+            let find = if may.run { threads::running } else { threads::waiting };
+            for thread in find(self.of.pid, may, &self.of.proof, &mut met).into_iter().take(TRIES) {
+                if !self.budget.has(now()) {
+                    return made(job).unwrap_or(Made::NotNow);
+                }
+                match self.attach(thread, may, job).end {
+                    attachment::End::Done => return made(job).unwrap_or(Made::Given(Vec::new())),
+                    attachment::End::Failed(_) => return made(job).unwrap_or(Made::Refused),
+                    attachment::End::Filtered if !met.free => return made(job).unwrap_or(Made::Refused),
+                    _ => {}
+                }
             }
         }
-        false
+        let is_refused = met.filtered && !met.free;
+        made(job).unwrap_or(if is_refused { Made::Refused } else { Made::NotNow })
     }
 
-    fn attach(&mut self, thread: u32, calls: &[attachment::Call]) -> attachment::Outcome {
-        let outcome = attachment::attach(thread, self.code, calls, &threads::Process(self.pid));
-        self.stops += u64::from(!outcome.stood.is_zero());
+    fn attach(&mut self, thread: u32, may: threads::May, job: &mut attachment::Job) -> attachment::Outcome {
+        let outcome = attachment::attach(thread, &self.of, may, job, threads::Watched::is_there);
+        if !outcome.stood.is_zero() {
+            self.stops += 1;
+            self.budget.take(now());
+        }
         self.longest = self.longest.max(outcome.stood);
         outcome
     }
 }
 
+/// What has the advice, if anything has.
+#[cfg(target_arch = "x86_64")]
+fn made(job: &mut attachment::Job) -> Option<Made> {
+    let mut parts = std::mem::take(&mut job.given);
+    parts.sort_by_key(|part| part.start);
+    parts.dedup_by(|next, last| {
+        let is_one = next.start <= last.end;
+        if is_one {
+            last.end = last.end.max(next.end);
+        }
+        is_one
+    });
+    (!parts.is_empty()).then_some(Made::Given(parts))
+}
+
 impl Traced {
-    /// Advises a mapping, as [`super::Hand`] says: at most a few times a second, and only while a thread is where it can be stopped
-    /// unnoticed. Otherwise nothing happens now, and it may be tried again.
+    /// Advises what lies of a mapping where it was: at most a few times a second, and only while a thread is where it can be stopped
+    /// unnoticed. This takes some tens of milliseconds where none is.
     #[cfg(target_arch = "x86_64")]
-    pub fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
-        let (address, length) = (mapping.at.start, mapping.at.end - mapping.at.start);
-        let call = |advice| attachment::Call { address, length, advice: advice as i32 };
-        let calls: Vec<attachment::Call> = super::calls(advice, was_blocks).map(call).collect();
-        self.has(mapping) && self.make(&calls)
+    pub fn advise(&mut self, mapping: &Mapping, advice: Advice) -> Made {
+        if !self.lives() {
+            return Made::Given(Vec::new());
+        }
+        let advice = if advice == Advice::Normal { libc::MADV_NORMAL } else { libc::MADV_RANDOM };
+        self.make(&mut attachment::Job { mapping, advice, given: Vec::new() })
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    pub fn advise(&mut self, _: &Mapping, _: Advice, _: bool) -> bool {
-        false
+    pub fn advise(&mut self, _: &Mapping, _: Advice) -> Made {
+        Made::Refused
     }
 
     /// Drops pages by process_madvise(2), which takes CAP_SYS_NICE (Linux 5.10).

@@ -1,10 +1,11 @@
 //! Why a process cannot be reached from outside, and what would help.
 
-use super::filters::Filters;
+use super::filters::{Filters, Proof};
 use super::status::Status;
 use rustix::io::Errno;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 /// Why [`Traced::of`](super::Traced::of) refuses a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +51,15 @@ pub enum Refusal {
     },
     /// It runs in seccomp(2)'s strict mode.
     Strict(u32),
-    /// Its system calls are filtered, by filters that nobody else has.
-    Filtered(u32),
+    /// Its system calls are filtered, and nothing proves that the filters let advice pass.
+    Filtered {
+        /// The process.
+        pid: u32,
+        /// Whether it descends from the caller.
+        descends: bool,
+    },
+    /// The caller's own filters do not let ptrace(2) pass.
+    OwnFilters,
     /// No `syscall` instruction was found in it.
     NoInstruction(u32),
     /// The kernel refuses, for a reason that it does not tell.
@@ -67,7 +75,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Machine => to.write_str(
-                "only programs on x86-64 can be steered from outside; start the program with the steering library instead",
+                "only programs on x86-64 can be steered from outside; let a Python program or one of your own ask for steering itself",
             ),
             Refusal::NoProcess(pid) => write!(to, "there is no process {pid} to be seen; check the number with ps"),
             Refusal::Itself => to.write_str("a process cannot be steered from outside by itself; name another process"),
@@ -94,13 +102,20 @@ impl fmt::Display for Refusal {
                 to,
                 "process {pid} may only read, write and exit (seccomp strict mode): the kernel would kill it for any advice; it cannot be steered"
             ),
-            Refusal::Filtered(pid) => write!(
+            Refusal::Filtered { pid, descends: true } => write!(
                 to,
-                "process {pid} filters its own system calls (seccomp): advice could kill it; start it without its sandbox, or with the steering library"
+                "process {pid} has filtered its own system calls since its start (seccomp): advice could kill it; start it without its sandbox"
+            ),
+            Refusal::Filtered { pid, .. } => write!(
+                to,
+                "process {pid} filters its system calls (seccomp): advice could kill it; start it under `fastmap run`, or attach as root from outside its container"
+            ),
+            Refusal::OwnFilters => to.write_str(
+                "ptrace(2) is forbidden here (seccomp), and programs are steered by it; allow it: in a unit of systemd, SystemCallFilter=ptrace",
             ),
             Refusal::NoInstruction(pid) => write!(
                 to,
-                "process {pid} has no system call instruction that can be read; start it with the steering library instead"
+                "process {pid} has no vdso, in which a system call instruction could be found: valgrind runs it, or the kernel was started with vdso=0; run it without"
             ),
             Refusal::Denied { pid, error } => write!(
                 to,
@@ -121,7 +136,7 @@ fn yama(pid: u32, scope: u64) -> String {
     };
     let help = match scope {
         1 => {
-            "start the program from here, or let it call prctl(PR_SET_PTRACER), or attach as root, or set it to 0 with \
+            "start the program under `fastmap run`, or let it call prctl(PR_SET_PTRACER), or attach as root, or set it to 0 with \
               `sysctl kernel.yama.ptrace_scope=0`"
         }
         2 => "attach as root, or set it to 0 with `sysctl kernel.yama.ptrace_scope=0`",
@@ -130,17 +145,39 @@ fn yama(pid: u32, scope: u64) -> String {
     format!("process {pid} cannot be traced: kernel.yama.ptrace_scope is {scope}, which {why}; {help}")
 }
 
+/// Refuses if this process's filters do not let ptrace(2) pass. They may kill for it, so a child tries.
+pub(super) fn if_ptrace_is_filtered(own: &Status) -> Result<(), Refusal> {
+    static PASSES: OnceLock<bool> = OnceLock::new();
+    let passes = || {
+        let mut status = 0;
+        // SAFETY: the child is a copy of this process with one thread, and makes system calls alone. It has no signal for its end, so that
+        // it is waited for also where SIGCHLD is ignored.
+        unsafe {
+            let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) as libc::pid_t;
+            if child == 0 {
+                // It leaves no core.
+                libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+                let none = libc::syscall(libc::SYS_ptrace, libc::PTRACE_SEIZE, 0, 0, 0);
+                let is_looked_for = none == -1 && *libc::__errno_location() == libc::ESRCH;
+                libc::syscall(libc::SYS_exit_group, if is_looked_for { 0 } else { 1 });
+            }
+            child > 0 && libc::waitpid(child, &mut status, libc::__WALL) == child && status == 0
+        }
+    };
+    let is_free = Filters::of(own) == Filters::None || *PASSES.get_or_init(passes);
+    if is_free { Ok(()) } else { Err(Refusal::OwnFilters) }
+}
+
 /// CAP_SYS_PTRACE.
 const MAY_TRACE: u64 = 1 << 19;
 
 /// Refuses a process for reasons that can be told before it is touched.
-pub(super) fn at_first_sight(pid: u32) -> Result<(), Refusal> {
+pub(super) fn at_first_sight(pid: u32, proof: &Proof) -> Result<(), Refusal> {
     let status = Status::of(pid).ok_or(Refusal::NoProcess(pid))?;
-    let known = Filters::known(pid);
-    judge(pid, std::process::id(), &status, &known)
+    judge(pid, std::process::id(), &status, proof)
 }
 
-fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), Refusal> {
+fn judge(pid: u32, own: u32, status: &Status, proof: &Proof) -> Result<(), Refusal> {
     if pid == own || status.number("Tgid:") == Some(own.into()) {
         return Err(Refusal::Itself);
     }
@@ -161,7 +198,7 @@ fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), R
     }
     match Filters::of(status) {
         Filters::Strict => Err(Refusal::Strict(pid)),
-        filters if !filters.let_pass(known) => Err(Refusal::Filtered(pid)),
+        filters if !proof.may_pass(filters) => Err(Refusal::Filtered { pid, descends: proof.descends() }),
         _ => Ok(()),
     }
 }
@@ -220,9 +257,10 @@ mod tests {
 
     #[test]
     fn what_a_process_is_tells_whether_it_can_be_reached() {
-        let sight = |status: &Status| judge(7, 1, status, &[]);
+        let proof = Proof::of(false, &with("", ""));
+        let sight = |status: &Status| judge(7, 1, status, &proof);
         assert_eq!(sight(&with("", "")), Ok(()));
-        assert_eq!(judge(7, 7, &with("", ""), &[]), Err(Refusal::Itself));
+        assert_eq!(judge(7, 7, &with("", ""), &proof), Err(Refusal::Itself));
         assert_eq!(sight(&with("Tgid:\t7", "Tgid:\t6")), Err(Refusal::NoProcess(7)));
         assert_eq!(sight(&with("State:\tS", "State:\tZ")), Err(Refusal::Ended(7)));
         assert_eq!(sight(&with("VmSize:\t1 kB\n", "")), Err(Refusal::Ended(7)));
@@ -230,7 +268,11 @@ mod tests {
         assert_eq!(sight(&Status::made_up(&kernels)), Err(Refusal::Kernels(7)));
         assert_eq!(sight(&with("TracerPid:\t0", "TracerPid:\t9")), Err(Refusal::Traced { pid: 7, by: 9 }));
         assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t1")), Err(Refusal::Strict(7)));
-        assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t2\nSeccomp_filters:\t1")), Err(Refusal::Filtered(7)));
+        let filtered = with("Seccomp:\t0", "Seccomp:\t2\nSeccomp_filters:\t1");
+        assert_eq!(sight(&filtered), Err(Refusal::Filtered { pid: 7, descends: false }));
+        let inherited = Proof::of(true, &with("", ""));
+        assert_eq!(judge(7, 1, &filtered, &inherited), Err(Refusal::Filtered { pid: 7, descends: true }));
+        assert_eq!(judge(7, 1, &filtered, &Proof::of(true, &filtered)), Ok(()));
     }
 
     #[test]
@@ -259,7 +301,8 @@ mod tests {
 
     #[test]
     fn processes_that_are_not_there_and_the_caller_are_refused() {
-        assert_eq!(at_first_sight(u32::MAX), Err(Refusal::NoProcess(u32::MAX)));
-        assert_eq!(at_first_sight(std::process::id()), Err(Refusal::Itself));
+        let proof = Proof::of(false, &Status::own().unwrap());
+        assert_eq!(at_first_sight(u32::MAX, &proof), Err(Refusal::NoProcess(u32::MAX)));
+        assert_eq!(at_first_sight(std::process::id(), &proof), Err(Refusal::Itself));
     }
 }

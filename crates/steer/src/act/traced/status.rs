@@ -1,6 +1,8 @@
 //! /proc/PID/status and /proc/PID/task/TID/status: the state of a process or a thread, and its rights.
 
+use crate::observe::Descriptor;
 use crate::observe::text::{number, read};
+use rustix::io::pread;
 
 /// The text of one status file.
 #[derive(Debug)]
@@ -12,11 +14,6 @@ impl Status {
         Status::read(&format!("/proc/{pid}/status"))
     }
 
-    /// The status of one of the process's threads.
-    pub(super) fn of_thread(pid: u32, thread: u32) -> Option<Status> {
-        Status::read(&format!("/proc/{pid}/task/{thread}/status"))
-    }
-
     /// The status of the calling thread.
     pub(super) fn own() -> Option<Status> {
         Status::read("/proc/thread-self/status")
@@ -25,6 +22,19 @@ impl Status {
     fn read(path: &str) -> Option<Status> {
         let mut text = Vec::new();
         (read(path, &mut text) && !text.is_empty()).then_some(Status(text))
+    }
+
+    /// The status that an open file tells now. `None` if the thread is gone.
+    pub(super) fn again(file: &Descriptor) -> Option<Status> {
+        let mut text = vec![0; 4096];
+        loop {
+            let length = pread(file, &mut *text, 0).ok().filter(|length| *length > 0)?;
+            if length < text.len() {
+                text.truncate(length);
+                return Some(Status(text));
+            }
+            text.resize(length * 2, 0);
+        }
     }
 
     #[cfg(test)]

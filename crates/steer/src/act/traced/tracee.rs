@@ -4,14 +4,22 @@
 //! stopped, and why. All requests come from the thread that seized. When that thread ends, the kernel lets go of all that it holds, be
 //! it stopped, running or a zombie.
 
+use super::filters::Instruction;
+use crate::PAGE;
 use crate::clock::now;
+use crate::observe::Descriptor;
 use libc::{c_long, c_void, user_regs_struct as Registers};
+use rustix::io::pread;
 use std::mem::size_of;
 use std::time::Duration;
 
 /// A thread that is held. Dropping this does not let go: [`Tracee::let_go`] and the end of the calling thread do.
 #[derive(Debug)]
-pub(super) struct Tracee(libc::pid_t);
+pub(super) struct Tracee {
+    thread: libc::pid_t,
+    /// Which pages of its memory are there: of the address space that it had when it was seized.
+    pages: Descriptor,
+}
 
 /// Why a thread has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +44,7 @@ const EVENT_STOP: i32 = 128;
 const CALL: i32 = libc::SIGTRAP | 0x80;
 /// So many looks have no sleep between them: a thread that runs on another processor stops within a few.
 const LOOKS: u32 = 10;
+const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 
 /// Signals that an instruction raises.
@@ -57,7 +66,8 @@ fn nap(looks: u32) -> Duration {
 impl Tracee {
     /// Holds a thread without stopping it (PTRACE_SEIZE). `None` where another process holds it, or it is gone.
     pub(super) fn seize(thread: u32) -> Option<Tracee> {
-        let tracee = Tracee(thread as libc::pid_t);
+        let pages = Descriptor::open(&format!("/proc/{thread}/pagemap"))?;
+        let tracee = Tracee { thread: thread as libc::pid_t, pages };
         let options = libc::PTRACE_O_TRACESYSGOOD as usize;
         tracee.request(libc::PTRACE_SEIZE, 0, options as *mut c_void).ok().map(|_| tracee)
     }
@@ -65,7 +75,7 @@ impl Tracee {
     fn request(&self, request: u32, address: usize, data: *mut c_void) -> Result<c_long, i32> {
         // SAFETY: the requests of this file read and write what `data` points to, if they take a pointer, and it is as large
         // as they take it for.
-        let done = unsafe { libc::ptrace(request as _, self.0, address as *mut c_void, data) };
+        let done = unsafe { libc::ptrace(request as _, self.thread, address as *mut c_void, data) };
         if done == -1 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(done) }
     }
 
@@ -131,7 +141,7 @@ impl Tracee {
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let which = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
         // SAFETY: `info` is there to be written.
-        let done = unsafe { libc::waitid(libc::P_PID, self.0 as libc::id_t, &mut info, which) };
+        let done = unsafe { libc::waitid(libc::P_PID, self.thread as libc::id_t, &mut info, which) };
         done != 0 || matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
     }
 
@@ -153,23 +163,44 @@ impl Tracee {
         self.request(libc::PTRACE_SETREGSET, libc::NT_PRSTATUS as usize, (&raw mut part).cast()).is_ok()
     }
 
-    /// Eight bytes of its memory.
+    /// Eight bytes of its memory, if that is there. A read of what is not there would wait for a device, with the thread stopped.
     fn memory(&self, address: u64) -> Option<u64> {
-        let mut word = 0u64;
-        let part = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
-        let there = libc::iovec { iov_base: address as usize as *mut c_void, iov_len: 8 };
-        // SAFETY: `word` is there to be written.
-        let read = unsafe { libc::process_vm_readv(self.0, &part, 1, &there, 1, 0) };
-        (read == 8).then_some(word)
+        const PRESENT: u64 = 1 << 63;
+        let is_there = |address: u64| {
+            let mut page = [0; 8];
+            pread(&self.pages, &mut page, address / PAGE * 8) == Ok(8) && u64::from_ne_bytes(page) & PRESENT != 0
+        };
+        let mut word = [0; 8];
+        (is_there(address) && is_there(address + 7) && self.read(address, &mut word)).then(|| u64::from_ne_bytes(word))
     }
 
-    /// Whether a `syscall` instruction lies there.
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let there = libc::iovec { iov_base: address as usize as *mut c_void, iov_len: into.len() };
+        // SAFETY: `into` is there to be written.
+        let read = unsafe { libc::process_vm_readv(self.thread, &part, 1, &there, 1, 0) };
+        read == into.len() as isize
+    }
+
+    /// Whether a `syscall` instruction lies there. The address must be the vdso's.
     pub(super) fn has_instruction(&self, address: u64) -> bool {
-        // The two bytes may be the last of a page.
-        let (at, shift) = (address & !7, (address & 7) * 8);
-        let Some(low) = self.memory(at) else { return false };
-        let high = if shift > 48 { self.memory(at + 8) } else { Some(0) };
-        high.is_some_and(|high| ((u128::from(high) << 64 | u128::from(low)) >> shift) & 0xffff == 0x050f)
+        let mut bytes = [0; 2];
+        self.read(address, &mut bytes) && bytes == [0x0f, 0x05]
+    }
+
+    /// Whether all its filters of system calls are what `is_fine` wants. `false` where they cannot be read, as without CAP_SYS_ADMIN.
+    pub(super) fn filters_are(&self, is_fine: impl Fn(&[Instruction]) -> bool) -> bool {
+        /// The most instructions that a filter may have (BPF_MAXINSNS).
+        const LONGEST: usize = 4096;
+        let mut program = vec![Instruction::default(); LONGEST];
+        for index in 0.. {
+            match self.request(PTRACE_SECCOMP_GET_FILTER, index, program.as_mut_ptr().cast()) {
+                Ok(length) if (0..=LONGEST as c_long).contains(&length) && is_fine(&program[..length as usize]) => {}
+                Err(libc::ENOENT) => return index > 0,
+                _ => return false,
+            }
+        }
+        false
     }
 
     /// Whether a signal waits for it that one of its own instructions has raised: by a fault for which the device failed, say.

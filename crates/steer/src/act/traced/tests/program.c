@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -44,11 +45,13 @@ static void need(int holds, const char *what) {
     }
 }
 
-static double now(void) {
+static double by(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
+
+static double now(void) { return by(CLOCK_MONOTONIC); }
 
 static long id(void) { return syscall(SYS_gettid); }
 
@@ -61,7 +64,10 @@ static void map_file(const char *path) {
     need(map != MAP_FAILED, "mmap");
 }
 
+static atomic_int touchers, touching;
+
 static void ready(void) {
+    while (touching < touchers) usleep(100);
     puts("ready");
     fflush(stdout);
 }
@@ -72,22 +78,50 @@ static void wait_for_end(void) {
     ends = 1;
 }
 
+/* Sleeps in page faults, without a call of madvise(2). */
+
+static void touch(char **at, unsigned *seed, int pages) {
+    /* Nothing of the file is mapped here or in memory from now on. */
+    *at = mmap(*at, length, PROT_READ, MAP_SHARED | (*at ? MAP_FIXED : 0), file, 0);
+    need(*at != MAP_FAILED, "mmap");
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    for (; pages > 0; pages--) need(((volatile char *)*at)[(size_t)rand_r(seed) % (length / 4096) * 4096] == 1, "a page");
+}
+
+static void *toucher(void *a) {
+    char *at = 0;
+    unsigned seed = (unsigned)(long)a;
+    touch(&at, &seed, 64);
+    touching++;
+    while (!ends) touch(&at, &seed, 64);
+    return 0;
+}
+
+static void make(void *(*body)(void *), void *a) {
+    pthread_t t;
+    touchers += body == toucher;
+    need(!pthread_create(&t, 0, body, a) && !pthread_detach(t), "pthread_create");
+}
+
 /* blocked: threads asleep in system calls. Each checks that its call ends as it would have. */
 
-enum { NANOSLEEP, CLOCK, CLOCK_ABS, POLL, PPOLL, SELECT, PSELECT, FUTEX, FUTEX_ABS, FUTEX_WOKEN, FUTEXES, PIPE, PIPE_V, EVENT, TIMER,
-       WAIT4, WAITID, SPIN, FAULT, FIT,
-       EPOLL = FIT, EPOLL_P, EPOLL_P2, SEMOP, SIGTIMED, WRITE, RECV, READ_SOCKET, ACCEPT, MESSAGE, AIO, KINDS };
-static const char *names[] = { "nanosleep", "clock_nanosleep", "clock_nanosleep absolute", "poll", "ppoll", "select", "pselect6",
-    "futex", "futex absolute", "futex woken", "futex_waitv", "read pipe", "readv pipe", "read eventfd", "read timerfd", "wait4", "waitid",
-    "spin", "fault", "epoll_wait", "epoll_pwait", "epoll_pwait2", "semtimedop", "rt_sigtimedwait", "write pipe", "recv", "read socket",
-    "accept", "msgrcv", "io_getevents" };
+enum { SPIN, FAULT, SLEEPS,
+       NANOSLEEP = SLEEPS, CLOCK, CLOCK_ABS, FUTEX, FUTEX_ABS, FUTEX_WOKEN, FUTEXES, EXACT,
+       POLL = EXACT, PPOLL, SELECT, PSELECT, PIPE, PIPE_V, EVENT, TIMER, WAIT4, WAITID, TICKS,
+       EPOLL = TICKS, EPOLL_P, EPOLL_P2, SEMOP, SIGTIMED, WRITE, WRITE_SOCKET, RECV, RECV_ALL, READ_SOCKET, ACCEPT, MESSAGE, LOCK, AIO, KINDS };
+static const char *names[] = { "spin", "fault", "nanosleep", "clock_nanosleep", "clock_nanosleep absolute", "futex", "futex absolute",
+    "futex woken", "futex_waitv", "poll", "ppoll", "select", "pselect6", "read pipe", "readv pipe", "read eventfd", "read timerfd", "wait4",
+    "waitid", "epoll_wait", "epoll_pwait", "epoll_pwait2", "semtimedop", "rt_sigtimedwait", "write pipe", "write socket", "recv", "recv all",
+    "read socket", "accept", "msgrcv", "fcntl lock", "io_getevents" };
 
 struct one {
     int kind, pair[2], descriptor, word, queue;
     sem_t go;
+    char *touched;
+    unsigned seed;
     aio_context_t aio;
     struct sockaddr_un name;
-    long rounds, wrong, cut;
+    long rounds, wrong;
 };
 static struct one all[KINDS];
 static const struct timespec PAUSE = { 0, 50000000 };
@@ -103,7 +137,9 @@ static void partner_acts(struct one *o) {
         break;
     case PIPE: case PIPE_V: need(write(o->pair[1], "x", 1) == 1, "write"); break;
     case EVENT: need(write(o->descriptor, &value, 8) == 8, "write"); break;
-    case WRITE: for (size_t left = sizeof big; left;) { ssize_t r = read(o->pair[0], drain, left); need(r > 0, "read"); left -= r; } break;
+    case WRITE: case WRITE_SOCKET: for (size_t left = sizeof big; left;) { ssize_t r = read(o->pair[0], drain, left); need(r > 0, "read"); left -= r; } break;
+    case RECV_ALL: need(write(o->pair[1], "yz", 2) == 2, "write"); break;
+    case LOCK: need(!fcntl(o->pair[0], F_OFD_SETLK, &(struct flock){ .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_len = 1 }), "unlock"); break;
     case ACCEPT: {
         int s = socket(AF_UNIX, SOCK_STREAM, 0);
         need(!connect(s, (void *)&o->name, sizeof o->name), "connect");
@@ -115,7 +151,8 @@ static void partner_acts(struct one *o) {
 }
 
 static int has_partner(int kind) {
-    return kind == FUTEX_WOKEN || kind == PIPE || kind == PIPE_V || kind == EVENT || kind == WRITE || kind == ACCEPT || kind == MESSAGE;
+    return kind == FUTEX_WOKEN || kind == PIPE || kind == PIPE_V || kind == EVENT || kind == WRITE || kind == WRITE_SOCKET || kind == RECV_ALL ||
+        kind == ACCEPT || kind == MESSAGE || kind == LOCK;
 }
 
 static void *partner(void *a) {
@@ -144,6 +181,14 @@ static void prepare(struct one *o) {
     case EPOLL: case EPOLL_P: case EPOLL_P2: o->descriptor = epoll_create1(0); break;
     case SEMOP: o->queue = semget(IPC_PRIVATE, 1, 0600); break;
     case MESSAGE: o->queue = msgget(IPC_PRIVATE, 0600); break;
+    case LOCK: {
+        FILE *both = tmpfile();
+        char path[40];
+        snprintf(path, 40, "/proc/self/fd/%d", fileno(both));
+        for (int k = 0; k < 2; k++) need((o->pair[k] = open(path, O_RDWR | O_CLOEXEC)) >= 0, "lock");
+        break;
+    }
+    case WRITE_SOCKET: case RECV_ALL: need(!socketpair(AF_UNIX, SOCK_STREAM, 0, o->pair), "socketpair"); break;
     case RECV: case READ_SOCKET:
         need(!socketpair(AF_UNIX, SOCK_STREAM, 0, o->pair), "socketpair");
         setsockopt(o->pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -214,16 +259,11 @@ static int call(struct one *o) {
     }
     case FAULT: {
         double until = now() + .0505;
-        unsigned sum = 0;
-        while (now() < until) {
-            posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-            for (size_t at = 0; at < length; at += 4096 * 16) sum += ((volatile char *)map)[at] != 1;
-            madvise(map, length, MADV_DONTNEED);
-        }
-        return sum == 0;
+        while (now() < until) touch(&o->touched, &o->seed, 64);
+        return 1;
     }
     case EPOLL: return epoll_wait(o->descriptor, &event, 1, 50) == 0;
-    case EPOLL_P: { sigset_t s; sigemptyset(&s); return epoll_pwait(o->descriptor, &event, 1, 50, &s) == 0; }
+    case EPOLL_P: { sigset_t s; sigfillset(&s); return epoll_pwait(o->descriptor, &event, 1, 50, &s) == 0; }
     case EPOLL_P2:
         r = syscall(441, o->descriptor, &event, 1, &t, 0, 8);
         if (r == -1 && errno == ENOSYS) { usleep(50000); return 1; }
@@ -231,6 +271,22 @@ static int call(struct one *o) {
     case SEMOP: { struct sembuf b = { 0, -1, 0 }; return semtimedop(o->queue, &b, 1, &t) == -1 && errno == EAGAIN; }
     case SIGTIMED: { sigset_t s; sigemptyset(&s); sigaddset(&s, SIGUSR2); return sigtimedwait(&s, 0, &t) == -1 && errno == EAGAIN; }
     case WRITE: sem_post(&o->go); return write(o->pair[1], big, sizeof big) == sizeof big;
+    case WRITE_SOCKET: sem_post(&o->go); return write(o->pair[1], big, sizeof big) == sizeof big;
+    case RECV_ALL: {
+        char all[3];
+        need(write(o->pair[1], "x", 1) == 1, "write");
+        sem_post(&o->go);
+        return recv(o->pair[0], all, 3, MSG_WAITALL) == 3 && !memcmp(all, "xyz", 3);
+    }
+    case LOCK: {
+        struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
+        need(!fcntl(o->pair[0], F_OFD_SETLK, &l), "lock");
+        sem_post(&o->go);
+        int locked = !fcntl(o->pair[1], F_OFD_SETLKW, &l);
+        l.l_type = F_UNLCK;
+        fcntl(o->pair[1], F_OFD_SETLK, &l);
+        return locked;
+    }
     case RECV: return recv(o->pair[0], &c, 1, 0) == -1 && errno == EAGAIN;
     case READ_SOCKET: return read(o->pair[0], &c, 1) == -1 && errno == EAGAIN;
     case ACCEPT: { sem_post(&o->go); int s = accept(o->descriptor, 0, 0); close(s); return s >= 0; }
@@ -247,17 +303,18 @@ static void *sleeper(void *a) {
     struct one *o = a;
     prepare(o);
     pthread_mutex_lock(&says);
-    printf("thread %ld %s %s\n", id(), o->kind < FIT ? "fit" : "unfit", names[o->kind]);
+    printf("thread %ld %s %s\n", id(), o->kind < SLEEPS ? "faults" : o->kind < EXACT ? "sleeps" : "never", names[o->kind]);
     pthread_mutex_unlock(&says);
     begun++;
     while (!ends) {
-        double began = now();
+        /* Sockets' limits are counted in ticks, which come late, many at once, after a virtual machine has stood. */
+        clockid_t clock = o->kind == RECV || o->kind == READ_SOCKET ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
+        double began = by(clock);
         int ok = call(o), error = errno;
-        double took = now() - began;
-        /* Some limits are counted in ticks of the kernel's clock. */
-        int early = o->kind != WRITE && took < (o->kind < FIT ? .0495 : .040);
+        double took = by(clock) - began;
+        int early = o->kind != WRITE && o->kind != WRITE_SOCKET && took < (o->kind < TICKS ? .0495 : .040);
         if (!ok || early) {
-            *(ok || o->kind != WRITE ? &o->wrong : &o->cut) += 1;
+            o->wrong++;
             fprintf(stderr, "%s: %s after %.1f ms (%s)\n", names[o->kind], ok ? "early" : "failed", took * 1e3, strerror(error));
         }
         o->rounds++;
@@ -266,29 +323,112 @@ static void *sleeper(void *a) {
     return 0;
 }
 
-static int blocked(void) {
+/* storm: beside these, timers, threads and programs that come and go, and threads that wait for pages. */
+
+static atomic_long expired, ticks_wrong, made_wrong, came;
+
+static void tick(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)context;
+    expired += 1 + info->si_overrun;
+}
+
+/* A timer's signals, 1000 a second: each is counted, or is in the count of overruns of the next. */
+static void *timers(void *a) {
+    struct sigaction s = { .sa_sigaction = tick, .sa_flags = SA_SIGINFO };
+    sigaction(SIGRTMIN + 2, &s, 0);
+    sigset_t own;
+    sigemptyset(&own);
+    sigaddset(&own, SIGRTMIN + 2);
+    pthread_sigmask(SIG_UNBLOCK, &own, 0);
+    struct sigevent e = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + 2 };
+    struct itimerspec every = { { 0, 1000000 }, { 0, 1000000 } }, none = { { 0, 0 }, { 0, 0 } };
+    timer_t t;
+    need(!timer_create(CLOCK_MONOTONIC, &e, &t), "timer_create");
+    char *at = 0;
+    unsigned seed = 99;
+    double before = now();
+    timer_settime(t, 0, &every, 0);
+    double began = now();
+    begun++;
+    while (!ends) touch(&at, &seed, 16);
+    /* What has expired by now is delivered before the next instruction, or counted by the signal that waits. */
+    pthread_sigmask(SIG_BLOCK, &own, 0);
+    double least = now() - began;
+    timer_settime(t, 0, &none, 0);
+    double most = now() - before;
+    pthread_sigmask(SIG_UNBLOCK, &own, 0);
+    if (expired < least * 1000 - 5 || expired > most * 1000 + 5) {
+        fprintf(stderr, "%ld expirations in %.1f to %.1f ms\n", (long)expired, least * 1e3, most * 1e3);
+        ticks_wrong++;
+    }
+    begun--;
+    return a;
+}
+
+static void *comes(void *a) {
+    char *at = 0;
+    unsigned seed = 7;
+    if ((long)a % 50 == 0) touch(&at, &seed, 8), munmap(at, length);
+    came++;
+    return 0;
+}
+
+static void *maker(void *a) {
     pthread_t t;
+    begun++;
+    for (long k = 0; !ends; k++) {
+        if (pthread_create(&t, 0, comes, (void *)k) || pthread_join(t, 0) || came != k + 1) made_wrong++;
+        usleep(1000);
+    }
+    begun--;
+    return a;
+}
+
+extern char **environ;
+
+static void *executer(void *a) {
+    char *v[] = { "sh", "-c", "exit 3", 0 };
+    begun++;
+    while (!ends) {
+        pid_t pid;
+        int s;
+        if (posix_spawn(&pid, "/bin/sh", 0, 0, v, environ) || waitpid(pid, &s, 0) != pid || !WIFEXITED(s) || WEXITSTATUS(s) != 3) made_wrong++;
+        usleep(20000);
+    }
+    begun--;
+    return a;
+}
+
+static int blocked(int storm) {
     sigset_t s;
     sigemptyset(&s);
     sigaddset(&s, SIGUSR2);
+    sigaddset(&s, SIGRTMIN + 2);
     sigprocmask(SIG_BLOCK, &s, 0);
     for (int k = 0; k < KINDS; k++) {
         all[k].kind = k;
-        pthread_create(&t, 0, sleeper, all + k);
+        make(sleeper, all + k);
+    }
+    if (storm) {
+        while (begun < KINDS) usleep(1000);
+        make(timers, 0);
+        make(maker, 0);
+        make(executer, 0);
+        for (long k = 0; k < 3; k++) make(toucher, (void *)k);
+        while (begun < KINDS + 3) usleep(1000);
     }
     while (begun < KINDS) usleep(1000);
     ready();
     wait_for_end();
     while (begun > 0) usleep(1000);
-    long wrong = 0, cut = 0, least = 1 << 30;
+    long wrong = ticks_wrong + made_wrong, least = 1 << 30;
     for (int k = 0; k < KINDS; k++) {
         wrong += all[k].wrong;
-        cut += all[k].cut;
         if (all[k].rounds < least) least = all[k].rounds;
     }
     semctl(all[SEMOP].queue, 0, IPC_RMID);
     msgctl(all[MESSAGE].queue, IPC_RMID, 0);
-    printf("kinds %d rounds %ld cut %ld wrong %ld\n", KINDS, least, cut, wrong);
+    printf("kinds %d rounds %ld wrong %ld\n", KINDS, least, wrong);
     return wrong != 0;
 }
 
@@ -311,7 +451,7 @@ static void handler(int signal, siginfo_t *info, void *context) {
 static void *busy(void *a) {
     int kind = (long)a, word = 0;
     pthread_mutex_lock(&says);
-    printf("thread %ld fit busy\n", id());
+    printf("thread %ld faults busy\n", id());
     pthread_mutex_unlock(&says);
     begun++;
     uint64_t x = 1, y = 1;
@@ -384,6 +524,7 @@ static int maps(void) {
     signal(SIGTRAP, SIG_IGN);
     signal(SIGUSR1, SIG_IGN);
     for (long k = 0; k < 3; k++) pthread_create(&t, 0, masked, (void *)k);
+    make(toucher, 0);
     sigset_t s;
     sigemptyset(&s);
     sigaddset(&s, SIGTRAP);
@@ -396,37 +537,125 @@ static int maps(void) {
     return 0;
 }
 
-static int filter(void) {
-    struct sock_filter allow[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
-    struct sock_fprog program = { 1, allow };
+/* A filter that lets all calls pass, or one that kills at madvise(2). */
+static int filter(int kills, int flags) {
+    struct sock_filter all[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+    struct sock_fprog program = { kills ? 4 : 1, kills ? all : all + 3 };
     need(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
 }
 
 static void *filtered_thread(void *a) {
-    need(!filter(), "seccomp");
-    printf("thread %ld fit filtered\n", id());
+    need(!filter(1, 0), "seccomp");
+    printf("thread %ld faults filtered\n", id());
     ready();
-    for (;;) poll(0, 0, 1000);
+    return toucher(a);
+}
+
+/* parent: the thread that waits for pages has a child, and either it is alone, or another sleeps where a signal would end its call. */
+
+static atomic_int interrupted;
+
+static void *polled(void *a) {
+    int e = epoll_create1(0);
+    struct epoll_event event;
+    begun++;
+    while (epoll_wait(e, &event, 1, 10) == 0) {}
+    if (!ends) interrupted++;
     return a;
+}
+
+static int parent(int alone) {
+    if (!alone) make(polled, 0);
+    while (!alone && !begun) usleep(1000);
+    char *at = 0;
+    unsigned seed = 1;
+    touch(&at, &seed, 64);
+    int pid = child();
+    ready();
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    /* Each child lives for 50 ms. */
+    for (char c; read(0, &c, 1) != 0;) {
+        if (waitpid(pid, 0, WNOHANG) == pid) pid = child();
+        touch(&at, &seed, 64);
+    }
+    ends = 1;
+    printf("wrong %d\n", interrupted);
+    return interrupted;
+}
+
+/* replaced: parts of the mapping are something else, or nothing. */
+static int replaced(void) {
+    make(toucher, 0);
+    ready();
+    char c;
+    need(read(0, &c, 1) == 1, "read");
+    size_t part = length / 4;
+    need(mmap(map, part, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == map, "anonymous");
+    need(!munmap(map + part, part), "munmap");
+    /* The same file, and another place in it. */
+    need(mmap(map + 2 * part, part, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == map + 2 * part, "elsewhere");
+    ready();
+    wait_for_end();
+    return 0;
+}
+
+/* churn: the second half of the mapping is replaced all the time. After each byte of input it rests until the next one. */
+static atomic_int wanted, rests, is_file;
+
+static void *churner(void *a) {
+    size_t half = length / 2;
+    for (;;) {
+        for (rests = wanted; wanted; rests = wanted) usleep(100);
+        int kind = !is_file;
+        void *at = mmap(map + half, half, PROT_READ, kind ? MAP_SHARED | MAP_FIXED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, kind ? file : -1, kind ? half : 0);
+        need(at == map + half, "churn");
+        is_file = kind;
+    }
+    return a;
+}
+
+static int churn(void) {
+    make(toucher, 0);
+    make(churner, 0);
+    ready();
+    for (char c; read(0, &c, 1) == 1;) {
+        wanted = 1;
+        while (!rests) usleep(100);
+        puts(is_file ? "file" : "other");
+        fflush(stdout);
+        if (read(0, &c, 1) != 1) break;
+        wanted = 0;
+        while (rests) usleep(100);
+    }
+    return 0;
+}
+
+/* late: all threads get a filter when a byte comes. */
+static int late(void) {
+    make(toucher, 0);
+    ready();
+    char c;
+    need(read(0, &c, 1) == 1 && !filter(1, SECCOMP_FILTER_FLAG_TSYNC), "seccomp");
+    wait_for_end();
+    return 0;
 }
 
 static int word;
 
 static void *measured(void *a) {
     long kind = (long)a;
-    printf("thread %ld fit %s\n", id(), kind == 0 ? "user" : kind == 1 ? "fault" : "futex");
+    printf("thread %ld faults %s\n", id(), kind == 0 ? "user" : kind == 1 ? "fault" : "futex");
     fflush(stdout);
     begun++;
     volatile unsigned sum = 0;
     unsigned seed = 1;
-    if (kind == 1) madvise(map, length, MADV_RANDOM);
-    for (size_t k = 0;; k++) {
+    char *at = 0;
+    for (;;) {
         if (kind == 0) for (int i = 0; i < 1000; i++) sum += i;
-        else if (kind == 1) {
-            if (k % 256 == 0) { madvise(map, length, MADV_DONTNEED); posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED); }
-            sum += ((volatile char *)map)[(size_t)rand_r(&seed) % (length / 4096) * 4096];
-        } else syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0);
+        else if (kind == 1) touch(&at, &seed, 64);
+        else syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0);
     }
     return 0;
 }
@@ -446,7 +675,7 @@ static void *sequences(void *a) {
 #ifdef HAS_SEQUENCES
     need(__rseq_size > 0, "rseq");
     struct rseq *r = (void *)((char *)__builtin_thread_pointer() + __rseq_offset);
-    printf("thread %ld fit sequences\n", id());
+    printf("thread %ld faults sequences\n", id());
     ready();
     while (!ends)
         __asm__ volatile(".pushsection __rseq_cs, \"aw\"\n.balign 32\n3: .long 0, 0\n.quad 1f, 2f - 1f, 4f\n.popsection\n"
@@ -465,11 +694,16 @@ int main(int count, char **v) {
     const char *mode = count > 2 ? v[1] : "";
     map_file(v[2]);
     printf("mapping %lx %lx\n", (unsigned long)map, (unsigned long)length);
-    if (!strcmp(mode, "blocked")) return blocked();
+    if (!strcmp(mode, "blocked")) return blocked(0);
+    if (!strcmp(mode, "storm")) return blocked(1);
     if (!strcmp(mode, "signals")) return signals();
     if (!strcmp(mode, "maps")) return maps();
     if (!strcmp(mode, "short")) { if (!getenv("QUIET")) { ready(); setenv("QUIET", "1", 1); } return short_lived(v[0], v[2], atoi(v[3]), atoi(v[4])); }
-    if (!strcmp(mode, "filtered")) need(!filter(), "seccomp");
+    if (!strcmp(mode, "replaced")) return replaced();
+    if (!strcmp(mode, "churn")) return churn();
+    if (!strcmp(mode, "late")) return late();
+    if (!strcmp(mode, "parent")) return parent(v[3][0] == 'a');
+    if (!strcmp(mode, "filtered") || !strcmp(mode, "forbidden")) { need(!filter(*mode == 'f' && mode[1] == 'o', 0), "seccomp"); make(toucher, 0); }
     if (!strcmp(mode, "protected")) prctl(PR_SET_DUMPABLE, 0);
     if (!strcmp(mode, "strict")) { ready(); prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT); char c; while (read(0, &c, 1) > 0) {} syscall(SYS_exit, 0); }
     if (!strcmp(mode, "filtered-thread")) { pthread_create(&t, 0, filtered_thread, 0); wait_for_end(); return 0; }

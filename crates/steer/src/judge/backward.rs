@@ -1,0 +1,184 @@
+//! Which pages to read ahead of a walk backward, one that the kernel reads ahead of in the wrong direction.
+
+use super::{BLOCK, Run};
+use std::time::Duration;
+
+/// Follows one walk backward over most pages of a part of a mapping.
+#[derive(Debug)]
+pub struct Backward {
+    /// The page touched last.
+    front: u64,
+    /// The first page that was asked for: all from here to the front were.
+    asked: u64,
+    /// The first page that was asked for again: all from here to the front were.
+    again: u64,
+    /// The mapping's length in pages.
+    pages: u64,
+    /// Pages to be ahead by: doubled while the walk keeps up.
+    depth: u64,
+    most: u64,
+    moved: Duration,
+    began: Duration,
+    /// Pages passed since `began`.
+    passed: u64,
+    /// Pages a second before.
+    before: f64,
+}
+
+/// Pages to be ahead by at first, and at most: 4 and 64 MiB.
+const DEPTH: u64 = 1024;
+const DEEPEST: u64 = 16384;
+/// A walk may be so many times the depth ahead of the last look at it.
+const REACH: u64 = 8;
+/// A walk that has not moved for so long has ended.
+const PATIENCE: Duration = Duration::from_millis(150);
+/// After so long it is judged whether it pays: pages a second must rise by a tenth.
+const TRIAL: Duration = Duration::from_millis(500);
+const PAYS: f64 = 1.1;
+
+impl Backward {
+    /// A walk whose last touch was at `front`, in a mapping of `pages`. `before`: pages a second until now. At most `most` pages may be
+    /// read ahead.
+    pub fn new(front: u64, pages: u64, before: f64, most: u64, now: Duration) -> Backward {
+        let most = most.clamp(BLOCK, DEEPEST);
+        let depth = DEPTH.min(most);
+        Backward { front, asked: front, again: front, pages, depth, most, moved: now, began: now, passed: 0, before }
+    }
+
+    /// Where to look for the next touches: ahead of the walk, and at the mapping's end, where it may begin anew.
+    pub fn ahead(&self) -> [Run; 2] {
+        let reach = self.depth * REACH;
+        let from = self.front.saturating_sub(reach);
+        let again = if from == 0 { reach.min(self.pages - self.front) } else { 0 };
+        [Run { at: from, len: self.front - from }, Run { at: self.pages - again, len: again }]
+    }
+
+    /// Follows the walk to the pages that are new. Returns `false` once it has ended, or does not pay.
+    pub fn follow(&mut self, new: &[Run], now: Duration) -> bool {
+        let [ahead, again] = self.ahead();
+        let first = |range: &Run| new.iter().find(|run| run.end() > range.at && run.at < range.end()).map(|run| run.at);
+        if let Some(front) = first(&ahead).map(|at| at.max(ahead.at)) {
+            self.passed += self.front - front;
+            self.front = front;
+            self.moved = now;
+            // More than a quarter of the depth was used since the last look: a greater depth pays.
+            if self.lead() * 4 < self.depth * 3 {
+                self.depth = (self.depth * 2).min(self.most);
+            }
+        } else if let Some(front) = first(&again) {
+            (self.front, self.asked, self.again, self.moved) = (front, front, front, now);
+        }
+        let pays = now < self.began + TRIAL || self.progress(now).1 >= self.before * PAYS;
+        pays && now.saturating_sub(self.moved) < PATIENCE
+    }
+
+    /// Pages that reading is ahead by.
+    fn lead(&self) -> u64 {
+        self.front.saturating_sub(self.asked)
+    }
+
+    /// Pages to read now: each run is what is missing of one block of 2 MiB of the file, in which the mapping begins at page `offset`.
+    pub fn ask(&mut self, offset: u64) -> Vec<Run> {
+        let mut ask = self.ask_again(offset);
+        ask.extend(self.ask_ahead(offset));
+        ask
+    }
+
+    fn ask_ahead(&mut self, offset: u64) -> Vec<Run> {
+        let to = self.front.saturating_sub(self.depth);
+        self.asked = self.asked.min(self.front);
+        blocks(&mut self.asked, to, offset)
+    }
+
+    /// Pages that were asked for, and may be gone again before the walk gets there: of memory that has just become full the kernel takes what
+    /// nobody has touched yet.
+    fn ask_again(&mut self, offset: u64) -> Vec<Run> {
+        let to = self.front.saturating_sub(self.depth / 2);
+        self.again = self.again.min(self.front);
+        let mut again = blocks(&mut self.again, to, offset);
+        again.retain(|run| run.at >= self.asked);
+        again
+    }
+
+    /// Pages a second, before and now.
+    pub fn progress(&self, now: Duration) -> (f64, f64) {
+        (self.before, self.passed as f64 / now.saturating_sub(self.began).as_secs_f64().max(1e-3))
+    }
+
+    /// How long to wait until the next look: until about a quarter of the depth is used.
+    pub fn pause(&self, now: Duration) -> Duration {
+        let (_, a_second) = self.progress(now);
+        if self.passed == 0 {
+            return Duration::from_millis(1);
+        }
+        Duration::from_secs_f64((self.depth as f64 / 4.0 / a_second.max(1.0)).clamp(0.001, 0.01))
+    }
+}
+
+/// The parts of blocks from `done` back to `to`.
+fn blocks(done: &mut u64, to: u64, offset: u64) -> Vec<Run> {
+    let mut found = Vec::new();
+    while *done > to {
+        let at = ((*done + offset - 1) / BLOCK * BLOCK).saturating_sub(offset);
+        found.push(Run { at, len: *done - at });
+        *done = at;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn blocks_before_the_front_are_asked_for_once_and_more_while_the_walk_keeps_up() {
+        let mut walk = Backward::new(50_000, 100_000, 10_000.0, 100_000, at(0));
+        let (mut asked, mut front, mut again) = (50_000, 50_000, Vec::new());
+        for step in 1..20 {
+            again.extend(walk.ask_again(100));
+            assert!(again.iter().all(|run| run.at >= asked));
+            let runs = walk.ask_ahead(100);
+            assert!(runs.iter().all(|run| std::mem::replace(&mut asked, run.at) == run.end()), "{runs:?}");
+            assert!(runs.iter().all(|run| (run.at + 100).is_multiple_of(BLOCK) && run.len <= BLOCK), "{runs:?}");
+            assert!(front - asked >= DEPTH);
+            front -= 900;
+            assert!(walk.follow(&[Run { at: front, len: 900 }], at(step * 5)));
+        }
+        assert!(walk.depth > DEPTH && walk.depth <= DEEPEST);
+        // Once each, but for those that the walk was close to when they were asked for first.
+        assert!(again.windows(2).all(|two| two[1].end() <= two[0].at) && again.len() > 10, "{} {again:?}", again.len());
+        assert!(!walk.follow(&[], at(1000)), "it stands");
+    }
+
+    #[test]
+    fn a_walk_that_is_no_faster_is_given_up() {
+        let mut walk = Backward::new(90_000, 100_000, 100_000.0, 1000, at(0));
+        let mut ends = None;
+        for step in 1..100 {
+            let front = 90_000 - step * 500;
+            if !walk.follow(&[Run { at: front, len: 500 }], at(step * 10)) {
+                ends = Some(step);
+                break;
+            }
+        }
+        assert_eq!(ends, Some(50));
+    }
+
+    #[test]
+    fn at_the_beginning_it_may_begin_anew_at_the_end() {
+        let mut walk = Backward::new(100, 100_000, 1.0, 1000, at(0));
+        assert_eq!(walk.ask(0), [Run { at: 0, len: 100 }]);
+        assert!(walk.follow(&[Run { at: 0, len: 100 }], at(1)));
+        assert_eq!((walk.ahead()[0].len, walk.ask(0)), (0, Vec::new()));
+        assert!(walk.follow(&[Run { at: 99_900, len: 100 }], at(2)));
+        assert_eq!(walk.ask(0)[0], Run { at: 99_840, len: 60 });
+        // A mapping that is shorter than the reach, and begins inside a block.
+        let mut walk = Backward::new(10, 60, 1.0, 1000, at(0));
+        assert_eq!(walk.ahead(), [Run { at: 0, len: 10 }, Run { at: 10, len: 50 }]);
+        assert_eq!(walk.ask(700), [Run { at: 0, len: 10 }]);
+    }
+}
