@@ -11,7 +11,7 @@ use crate::act::{Hand, Outside};
 use crate::judge::{Advice, Run};
 use crate::observe::{Flags, Mapping, Mappings};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -87,8 +87,9 @@ impl Program {
     /// Ends its input, and gives what it says last.
     fn end(mut self, last: &str) -> (String, Option<i32>) {
         let _ = self.input.take().unwrap().write_all(last.as_bytes());
-        let line = self.line();
-        (line, self.child.wait().unwrap().code())
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        (said.trim_end().to_owned(), self.child.wait().unwrap().code())
     }
 
     fn say(&mut self, what: &str) {
