@@ -369,10 +369,14 @@ fn threads_against_a_shadow() {
         let stats = cache.stats();
         println!("{way:?}, {capacity} pages: {} of {} misses", stats.async_loads, stats.misses);
         drop(map);
-        let file = std::fs::read(&path).unwrap();
+        let (file, stamped) = (std::fs::read(&path).unwrap(), stamped_bytes(PAGES));
         for line in 0..PAGES * LINES {
             let at = line * LINE..(line + 1) * LINE;
-            assert!(file[at.clone()] == shadows[line % THREADS][at], "{way:?}, {capacity} pages, line {line}");
+            let (found, stored, first) = (&file[at.clone()], &shadows[line % THREADS][at.clone()], &stamped[at]);
+            assert!(
+                found == stored,
+                "{way:?}, {capacity} pages, line {line}: {found:?} for {stored:?}, at first {first:?}"
+            );
         }
     }
 }
