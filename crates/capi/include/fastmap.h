@@ -24,9 +24,10 @@
 
 /**
  * For fm_mmap(): other processes may map the file for writing too, each through its own cache. If two
- * processes store to one page, the last one wins all of that page. Without this flag the kernel serves a file,
- * in both processes, when another process opens it to write or has it mapped. If the other process uses
- * FastMap, this is done before it maps the file.
+ * processes store to one page, the last one wins all of that page. Without this flag a map by a descriptor that
+ * may write says that only this process uses the file. One by a descriptor that may only read is cached while
+ * the kernel vouches that nobody has the file open to write, this process included (a lease, fcntl(2)); else the
+ * kernel serves it.
  */
 #define FM_MAP_MANY_WRITERS (1 << 25)
 
@@ -288,8 +289,7 @@ extern "C" {
  * that executes a program costs nothing.
  *
  * Returns the address, or MAP_FAILED and sets errno as mmap(2), or to:
- * - EAGAIN: another process has the file in a cache for writing and does not give it back (it was mapped by
- *   the Rust or Python interface);
+ * - EAGAIN: another process has the file in a cache for writing;
  * - EBUSY: MAP_FIXED replaces a part of a map, and pins outside of that range keep the file in the cache;
  * - an error of write(2): a file that has to leave the cache cannot be saved; then nothing is mapped over;
  * - ENOSYS, EOPNOTSUPP: FM_MAP_CACHED or FM_MAP_DIRECT asks for what cannot be;

@@ -21,10 +21,6 @@ impl Failure {
         Failure { errno, text: text.to_string() }
     }
 
-    pub fn errno(&self) -> c_int {
-        self.errno
-    }
-
     /// A failure whose number says everything. `what` is what the call was about.
     pub fn of(errno: c_int, what: fmt::Arguments<'_>) -> Self {
         let why = io::Error::from_raw_os_error(errno);

@@ -17,9 +17,10 @@ use std::ptr;
 pub const FM_MAP_CACHED: c_int = 1 << 24;
 
 /// For fm_mmap(): other processes may map the file for writing too, each through its own cache. If two
-/// processes store to one page, the last one wins all of that page. Without this flag the kernel serves a file,
-/// in both processes, when another process opens it to write or has it mapped. If the other process uses
-/// FastMap, this is done before it maps the file.
+/// processes store to one page, the last one wins all of that page. Without this flag a map by a descriptor that
+/// may write says that only this process uses the file. One by a descriptor that may only read is cached while
+/// the kernel vouches that nobody has the file open to write, this process included (a lease, fcntl(2)); else the
+/// kernel serves it.
 pub const FM_MAP_MANY_WRITERS: c_int = 1 << 25;
 
 /// For fm_mmap(): a store to a page that is not in memory does not wait for the read. It is buffered, and
@@ -150,20 +151,6 @@ impl Wanted {
     }
 
     fn map(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
-        let is_file = self.fd >= 0 && self.flags & (libc::MAP_ANONYMOUS | FM_MAP_MANY_WRITERS) == 0;
-        // SAFETY: open for this call, if at all.
-        let turn = is_file.then(|| by_address::Turn::begin(unsafe { BorrowedFd::borrow_raw(self.fd) }));
-        loop {
-            // A map that cannot be locked fails with EAGAIN, too: that is not tried again.
-            let goes_on = turn.as_ref().is_some_and(by_address::Turn::comes) && self.flags & libc::MAP_LOCKED == 0;
-            match self.map_once(cache) {
-                Err(failure) if failure.errno() == libc::EAGAIN && goes_on => {}
-                done => return done,
-            }
-        }
-    }
-
-    fn map_once(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
         let wants_kernel = cache.is_null() && self.flags & NAMED == 0 && !caches::is_named();
         let asked = self.flags;
         let wanted = Wanted { flags: asked & !NAMED, ..*self };
@@ -244,6 +231,8 @@ impl Wanted {
             flags: self.flags,
             offset: self.offset as u64,
             one_writer: asked & FM_MAP_MANY_WRITERS == 0,
+            // SAFETY: a descriptor, which need not be one.
+            own: unsafe { libc::fcntl(self.fd, libc::F_GETFL) } & libc::O_ACCMODE == libc::O_RDWR,
             fallback: if asked & FM_MAP_CACHED != 0 { Fallback::Refuse } else { Fallback::Kernel },
             async_stores: asked & FM_MAP_ASYNC_STORES != 0,
             layers: true,
@@ -317,8 +306,7 @@ impl Wanted {
 /// that executes a program costs nothing.
 ///
 /// Returns the address, or MAP_FAILED and sets errno as mmap(2), or to:
-/// - EAGAIN: another process has the file in a cache for writing and does not give it back (it was mapped by
-///   the Rust or Python interface);
+/// - EAGAIN: another process has the file in a cache for writing;
 /// - EBUSY: MAP_FIXED replaces a part of a map, and pins outside of that range keep the file in the cache;
 /// - an error of write(2): a file that has to leave the cache cannot be saved; then nothing is mapped over;
 /// - ENOSYS, EOPNOTSUPP: FM_MAP_CACHED or FM_MAP_DIRECT asks for what cannot be;

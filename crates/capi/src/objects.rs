@@ -82,6 +82,7 @@ fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Resu
         flags: libc::MAP_SHARED,
         offset,
         one_writer: false,
+        own: false,
         fallback: Fallback::Buffered,
         async_stores: false,
         layers: false,

@@ -79,7 +79,8 @@ loaded into the program, and no call of it is changed: for a moment now and then
 stopped (ptrace) and made to call madvise(2).
 
 With --cache SIZE, a cache with a hard limit serves shared mappings of regular files and block devices, and private mappings while they are \
-read-only. It takes the place of the kernel's page cache. Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
+read-only. It takes the place of the kernel's page cache. It has a file as long as nobody can write it, or the files that you name with --own. \
+Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
 
 fastmap stays the program's parent, passes signals on, stops and goes on with it, and ends with its exit status. It gives up its own copies of the \
 program's files. If fastmap is killed, the program is, too.")]
@@ -93,6 +94,7 @@ cache.
   FASTMAP_CACHE           --cache
   FASTMAP_HEAP            --heap
   FASTMAP_MAP             --map: globs separated by colons
+  FASTMAP_OWN             --own: globs separated by colons
   FASTMAP_FAULTS          --faults
   FASTMAP_ASYNC_STORES    --async-stores: 1
   FASTMAP_RISK_STORES     --risk-stores: 1
@@ -140,6 +142,11 @@ pub struct RunArgs {
     /// mapping of a regular file or block device that is larger than 1 MiB and not executable]
     #[arg(long, value_name = "GLOB", help_heading = CACHED)]
     pub map: Vec<OsString>,
+    /// Only this program uses these files; may be given several times. Without this, a file is cached only while the kernel vouches that
+    /// nobody has it open to write (a lease, fcntl(2)), so writable mappings are the kernel's. With it, other processes see of such a file
+    /// what was flushed, and what they write may be lost
+    #[arg(long, value_name = "GLOB", help_heading = CACHED)]
+    pub own: Vec<OsString>,
     /// Also keep the program's heap in this file, at most SIZE of it. The file must not exist yet, or be empty. It should be on fast
     /// storage. It is removed when the program ends
     #[arg(long, value_name = "FILE[:SIZE]", value_hint = ValueHint::FilePath)]

@@ -130,8 +130,10 @@ fn engine_variables(
     let mut variables = Vec::new();
     let cache = checked_cache(cache)?.map_or_else(|| "auto".into(), |bytes| bytes.to_string().into());
     variables.push(("FASTMAP_CACHE", cache));
-    if let Some(globs) = glob::checked(&args.map, env::var_os("FASTMAP_MAP"))? {
-        variables.push(("FASTMAP_MAP", globs));
+    for (name, flags, variable) in [("--map", &args.map, "FASTMAP_MAP"), ("--own", &args.own, "FASTMAP_OWN")] {
+        if let Some(globs) = glob::checked(name, flags, variable)? {
+            variables.push((variable, globs));
+        }
     }
     let faults = setting(args.faults, "--faults", "FASTMAP_FAULTS")?.map(|given| given.value);
     if let Some(faults) = faults {
@@ -175,6 +177,7 @@ fn check_log(words: &str) -> Result<bool, Failure> {
 fn check_without_engine(args: &RunArgs) -> Result<Option<Variables>, Failure> {
     let flags = [
         ("--map", !args.map.is_empty()),
+        ("--own", !args.own.is_empty()),
         ("--faults", args.faults.is_some()),
         ("--async-stores", args.async_stores),
         ("--risk-stores", args.risk_stores),

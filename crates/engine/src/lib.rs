@@ -44,7 +44,7 @@
 //!   Only the flush waits for stable storage. When the program is killed, crashes or calls exec(2), a process beside
 //!   it, the keeper, writes the rest; [`CacheBuilder::keeper`] says when it cannot.
 //! * One process at a time maps a file mutable; another gets [`Error::Locked`] ([`MapOptions::one_writer`]). A file
-//!   that is mapped by address ([`by_address`]) becomes the kernel's instead when another process opens it to write.
+//!   that is mapped by address ([`by_address`]) to be read becomes the kernel's when somebody opens it to write.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");

@@ -17,7 +17,7 @@ const OLDEST_LINUX: (u32, u32) = (6, 8);
 pub use fastmap_steer::requirements::Requirement;
 
 /// Checks the machine: page size, kernel version, userfaultfd(2) and its features, process_madvise(2), Linux AIO,
-/// io_uring(7), fanotify(7), unshare(2), store tracking, cache-line instructions, and whether stores survive the
+/// io_uring(7), unshare(2), store tracking, cache-line instructions, and whether stores survive the
 /// program's end.
 ///
 /// ```
@@ -39,7 +39,6 @@ pub fn of_machine() -> Vec<Requirement> {
         batched_eviction(),
         reads_ahead(),
         deep_queues(),
-        other_writers(),
         own_descriptors(),
         tracking(),
         line_flush(),
@@ -193,32 +192,6 @@ fn deep_queues() -> Requirement {
             .map(|_| "deep write-back queues".into())
             .map_err(|error| format!("{error}: more threads write instead, one run of pages each at a time")),
         remedy: "set the sysctl kernel.io_uring_disabled to 0, or allow io_uring_setup in the seccomp filter".into(),
-    }
-}
-
-fn other_writers() -> Requirement {
-    // SAFETY: numbers; the descriptor is this function's own.
-    let found = unsafe {
-        let group = libc::fanotify_init(
-            libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_REPORT_FID,
-            libc::O_RDONLY as u32,
-        );
-        let error = std::io::Error::last_os_error();
-        if group >= 0 {
-            libc::close(group);
-            Ok("other processes' writes are seen".to_owned())
-        } else {
-            Err(format!(
-                "{error}: files without a lease (fcntl) stay the kernel's, and others' writes to files that are stored to here are not seen"
-            ))
-        }
-    };
-    Requirement {
-        name: "fanotify",
-        purpose: "a file goes back to the kernel when another process opens it to write",
-        optional: true,
-        found,
-        remedy: "boot Linux 5.13 or later, or allow fanotify_init and fanotify_mark in the seccomp filter".into(),
     }
 }
 

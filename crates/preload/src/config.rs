@@ -5,6 +5,7 @@
 //! | --- | --- | --- |
 //! | `FASTMAP_CACHE` | capacity of the cache, SIZE; or `auto`: as much memory as other programs leave | `auto` |
 //! | `FASTMAP_MAP` | the files to be mapped: globs, separated by colons | all |
+//! | `FASTMAP_OWN` | files that only this program uses: globs, separated by colons. Only these are stored to through the cache | none |
 //! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
 //! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are buffered, and do not wait | `0` |
 //! | `FASTMAP_RISK_STORES` | `1`: writable mappings are cached even where the OOM killer or the end of a PID namespace loses stores | `0` |
@@ -38,6 +39,8 @@ pub struct Config {
     pub cache: Option<usize>,
     /// The files to be mapped; `None`: all.
     globs: Option<Vec<Pattern>>,
+    /// The files that only this program uses.
+    own: Vec<Pattern>,
     /// How page faults are served.
     pub faults: Faults,
     /// Stores to absent pages do not wait.
@@ -76,6 +79,7 @@ impl Config {
         Config {
             cache: None,
             globs: None,
+            own: Vec::new(),
             faults: Faults::Signal,
             async_stores: false,
             risk_stores: false,
@@ -96,9 +100,17 @@ impl Config {
 
     /// Whether the file at a path is to be mapped: it matches a glob, or no files were named.
     pub fn matches(&self, path: &[u8]) -> bool {
-        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-        let path = String::from_utf8_lossy(path);
-        self.globs.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.matches_with(&path, options)))
+        self.globs.as_ref().is_none_or(|globs| any_matches(globs, path))
+    }
+
+    /// Whether only this program uses the file at a path, as the user says.
+    pub fn owns(&self, path: &[u8]) -> bool {
+        any_matches(&self.own, path)
+    }
+
+    /// Whether any file is said to be the program's own.
+    pub fn owns_files(&self) -> bool {
+        !self.own.is_empty()
     }
 }
 
@@ -112,7 +124,10 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     let log = given("FASTMAP_LOG").unwrap_or_default();
     config.logs_mappings = log.as_bytes().split(|byte| *byte == b',').any(|word| word == b"mappings");
     if let Some(text) = given("FASTMAP_MAP") {
-        config.globs = Some(globs(&text)?);
+        config.globs = Some(globs("FASTMAP_MAP", &text)?);
+    }
+    if let Some(text) = given("FASTMAP_OWN") {
+        config.own = globs("FASTMAP_OWN", &text)?;
     }
     let choices = [("signal", Faults::Signal), ("service", Faults::Service)];
     config.faults = choice("FASTMAP_FAULTS", given("FASTMAP_FAULTS"), &choices)?;
@@ -157,12 +172,18 @@ fn heap(text: OsString) -> Result<(PathBuf, Option<u64>), String> {
     Ok((PathBuf::from(OsString::from_vec(name.to_vec())), bytes))
 }
 
-fn globs(text: &OsString) -> Result<Vec<Pattern>, String> {
-    let Some(text) = text.to_str() else { return Err(format!("FASTMAP_MAP={text:?} is not UTF-8")) };
+fn any_matches(globs: &[Pattern], path: &[u8]) -> bool {
+    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+    let path = String::from_utf8_lossy(path);
+    globs.iter().any(|glob| glob.matches_with(&path, options))
+}
+
+fn globs(name: &str, text: &OsString) -> Result<Vec<Pattern>, String> {
+    let Some(text) = text.to_str() else { return Err(format!("{name}={text:?} is not UTF-8")) };
     let pattern = |glob: &str| {
         let anywhere = format!("**/{}", glob.strip_prefix("./").unwrap_or(glob));
         let glob = if glob.starts_with('/') { glob } else { &anywhere };
-        Pattern::new(glob).map_err(|why| format!("FASTMAP_MAP={text:?}: {}", why.msg))
+        Pattern::new(glob).map_err(|why| format!("{name}={text:?}: {}", why.msg))
     };
     text.split(':').filter(|glob| !glob.is_empty()).map(pattern).collect()
 }
@@ -221,6 +242,7 @@ mod tests {
             ("FASTMAP_CACHE", "99999999TiB"),
             ("FASTMAP_CACHE", "-1"),
             ("FASTMAP_MAP", "/a/[b"),
+            ("FASTMAP_OWN", "/a/[b"),
             ("FASTMAP_FAULTS", "Signal"),
             ("FASTMAP_ASYNC_STORES", "yes"),
             ("FASTMAP_RISK_STORES", "yes"),
@@ -247,5 +269,9 @@ mod tests {
         }
         // A name that is not UTF-8 has some other character there.
         assert!(config.matches(b"/all/\xff\xfe"));
+        assert!(!config.owns_files() && !config.owns(b"/a.db"));
+        let config = with(&[("FASTMAP_OWN", "*.db:/data/**")]).unwrap();
+        assert!(config.owns(b"/a.db") && config.owns(b"/data/a/b") && !config.owns(b"/a.dbx"));
+        assert!(!config.names_files() && config.matches(b"/a.dbx"));
     }
 }

@@ -410,7 +410,7 @@ impl Stage<Kv> for Stores {
         order.dir = dir.path().to_owned();
         let under = order.store.mapped_files().filter(|_| order.engine == Engine::Fastmap).map(|files| {
             let cache = order.capacity.to_string();
-            ["--cache", &cache, "--risk-stores", "--map", files, "--stats"].map(OsString::from).into_iter().chain([stats_in(dir.path()).into()]).collect()
+            ["--cache", &cache, "--risk-stores", "--own", files, "--map", files, "--stats"].map(OsString::from).into_iter().chain([stats_in(dir.path()).into()]).collect()
         });
         let memory = self.limits[turn.at.0];
         Ok(Launch { memory, unlimited: memory.is_none(), under, ..Launch::default() })

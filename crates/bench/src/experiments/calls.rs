@@ -116,7 +116,7 @@ impl Stage<Calls> for Place {
     fn before(&mut self, turn: &Turn<'_, Calls>, _: &mut CallsSpec) -> Result<Launch, Failure> {
         calls::make(self.0.path())
             .map_err(|e| Failure::new(self.0.path().display(), e, "name another place with --dir"))?;
-        let under = || ["--risk-stores", "--cache", CACHE].map(OsString::from).to_vec();
+        let under = || ["--risk-stores", "--own", "*", "--cache", CACHE].map(OsString::from).to_vec();
         Ok(Launch { under: (turn.engine == Engine::Fastmap).then(under), ..Launch::default() })
     }
 }

@@ -199,7 +199,7 @@ fn command(order: &Order, warm: bool) -> Command {
         if order.way == Way::FastmapSized {
             // In a memory cgroup `fastmap run` leaves writable maps to the kernel, since stores could be lost if memory runs out. The data are
             // not kept after the run, so it takes that risk.
-            command.arg("--risk-stores").arg("--cache").arg(order.cache.to_string());
+            command.args(["--risk-stores", "--own", "*", "--cache"]).arg(order.cache.to_string());
         }
         command.arg("--").args(&own);
         command

@@ -338,6 +338,8 @@ static void stores_that_do_not_wait(void) {
     CHECK(pread(fd, &byte, 1, 9 * PAGE + FM_LINE + 5) == 1 && byte == 'I');
     CHECK(pread(fd, &byte, 1, 9 * PAGE + 4 * FM_LINE) == 1 && byte == 'a' + 9);
 
+    /* While nobody has the file open to write. */
+    CHECK(close(fd) == 0);
     char *b = fm_mmap_in(cache, NULL, BYTES, PROT_READ, MAP_SHARED, reading, 0);
     CHECK(b != MAP_FAILED && FAILS(fm_async_read(b, BYTES, line), EINVAL) && fm_synchronise(b, BYTES) == 0);
     CHECK(fm_munmap(b, BYTES) == 0 && fm_cache_destroy(cache) == 0);
@@ -347,7 +349,6 @@ static void stores_that_do_not_wait(void) {
     /* The flag is none of the kernel's. */
     SAME_MAP(NULL, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | 21 << 26, -1, 0);
     CHECK(munmap(anonymous, PAGE) == 0);
-    close(fd);
     close(reading);
 }
 

@@ -1,4 +1,4 @@
-//! `--map GLOB` chooses the files whose mappings the cache serves.
+//! Globs choose files: those that the cache serves (`--map`), and those that only this program uses (`--own`).
 
 use std::env;
 use std::ffi::OsString;
@@ -9,14 +9,14 @@ use glob::Pattern;
 use crate::failure::Failure;
 
 /// Checks the globs of the flag, or else of the variable. Returns them absolute, and joined with colons.
-pub fn checked(flags: &[OsString], variable: Option<OsString>) -> Result<Option<OsString>, Failure> {
+pub fn checked(name: &'static str, flags: &[OsString], variable: &'static str) -> Result<Option<OsString>, Failure> {
     if flags.is_empty() {
-        let Some(text) = variable else { return Ok(None) };
+        let Some(text) = env::var_os(variable) else { return Ok(None) };
         // Colons separate the globs of the variable, so no glob there can contain a colon.
         let parts = text.as_bytes().split(|byte| *byte == b':').map(|part| part.to_vec());
-        return joined("FASTMAP_MAP", parts.map(|part| String::from_utf8_lossy(&part).into_owned())).map(Some);
+        return joined(variable, parts.map(|part| String::from_utf8_lossy(&part).into_owned())).map(Some);
     }
-    joined("--map", flags.iter().map(|flag| flag.to_string_lossy().into_owned())).map(Some)
+    joined(name, flags.iter().map(|flag| flag.to_string_lossy().into_owned())).map(Some)
 }
 
 fn joined(source: &str, globs: impl Iterator<Item = String>) -> Result<OsString, Failure> {

@@ -17,7 +17,6 @@ fn doctor_says_what_is_there_and_its_status_agrees() {
         "touched pages",
         "\nThe engine",
         "userfaultfd",
-        "fanotify",
         "unshare",
         "memory cgroup",
     ];

@@ -18,8 +18,6 @@ const OTHERS: &[&str] = &[
     "clean_queue",
     "dirty_expire_centisecs",
     "exit_group",
-    "fanotify_event_info_fid",
-    "fanotify_event_metadata",
     "fault_around_bytes",
     "filemap_cachestat",
     "gdk_vm_maxsize",

@@ -263,8 +263,12 @@ fn usage() {
     cached(&["--map", "/a[", "--", "true"]).failed_with(2, &["--map: \"/a[\" is not a glob: ", "--help"]);
     cached(&["--map", "", "--", "true"]).failed_with(2, &["--map: an empty glob"]);
     cached(&["--map", "/a:b", "--", "true"]).failed_with(2, &["--map: \"/a:b\" has a colon"]);
+    cached(&["--own", "/a[", "--", "true"]).failed_with(2, &["--own: \"/a[\" is not a glob: ", "--help"]);
+    let ran = cached(&["--own", "/a/*.db", "--own", "*.{x,y}", "--", "sh", "-c", "printf %s \"$FASTMAP_OWN\""]);
+    assert_eq!(ran.stdout, "/a/*.db:**/*.x:**/*.y");
     for flags in [
         &["--map", "*"][..],
+        &["--own", "*"],
         &["--faults", "service"],
         &["--async-stores"],
         &["--risk-stores"],
@@ -283,6 +287,7 @@ fn usage() {
     for part in [
         "--cache",
         "--map",
+        "--own",
         "--heap",
         "--faults",
         "--direct",

@@ -1,4 +1,4 @@
-//! fork(2): what is done before and after it; and files that become the kernel's because other processes use them.
+//! fork(2): what is done before and after it; and files that become the kernel's because others write them.
 
 use super::convert::convert;
 use super::lookup::{MAPS, publish};
@@ -8,10 +8,8 @@ use super::why::Why;
 use crate::coherence::MappedFile;
 use crate::fault::child::{self, ChildMap};
 use crate::files::children::InheritedPart;
-use crate::files::foreign_writers::{self, Change};
-use crate::files::{children, keeper, table as files};
+use crate::files::{children, keeper, leases};
 use crate::region::registry;
-use crate::store::Store;
 use crate::sys::file::{self, Identity};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, engine_fd, fork, threads};
@@ -168,47 +166,21 @@ fn answer() -> Result<(), i32> {
     Ok(())
 }
 
-/// Called before this process opens a file by its name to write or cut it. A file that is mapped only to be read is converted, and `None`
-/// returned. Otherwise the file's lease would make the call wait for the conversion, and its caller may hold what the conversion needs.
+/// Called before this process opens a file by its name to write or cut it. A file that is the engine's by a lease is converted, and `None`
+/// returned. Otherwise the lease would make the call wait for the conversion, and its caller may hold what the conversion needs.
 pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
-    if file.region().is_writable() {
+    let identity = file.region().store().identity();
+    if !leases::is_held(identity) {
         return Some(file);
     }
-    let identity = file.region().store().identity();
     drop(file);
-    give_back_for(identity, Why::Written);
+    give_back(identity);
     None
 }
 
-/// Converts a file for good that another process writes, or is about to write. Pages that are pinned for a moment are waited for. A file that
-/// may be stored to here stays while nobody is found that writes it: what was stored is written, for others to read, and false returned.
-pub fn give_back(identity: Identity, change: Change) -> bool {
-    if !files::is_cached(identity) {
-        return true;
-    }
-    let Some(store) = show_stores(identity) else {
-        give_back_for(identity, Why::Written);
-        return true;
-    };
-    if let Change::Opened(by) = change
-        && !foreign_writers::is_written_elsewhere(identity, by)
-    {
-        store.write_to_page_cache(false);
-        return false;
-    }
-    give_back_for(identity, Why::WrittenElsewhere);
-    true
-}
-
-/// Writes what was stored to a file's maps to the page cache, and makes later writes go there, too: a direct write fails where another process
-/// has made the same page dirty there. `None`: the file is not mapped to be stored to.
-fn show_stores(identity: Identity) -> Option<Arc<dyn Store>> {
-    let is_its = |region: &registry::InUse<'_>| region.store().identity() == identity;
-    let region = registry::all().filter(is_its).find(|region| region.is_ours() && region.is_writable())?;
-    region.store().write_to_page_cache(true);
-    // A page that cannot be written stays dirty, and the conversion tries again.
-    let _ = flush::write_out(&region, 0..region.span() / PAGE);
-    Some(region.store().clone())
+/// Converts a file for good that somebody writes, or is about to write. Pages that are pinned for a moment are waited for.
+pub fn give_back(identity: Identity) {
+    give_back_for(identity, Why::Written);
 }
 
 fn give_back_for(identity: Identity, why: Why) {
@@ -219,7 +191,7 @@ fn give_back_for(identity: Identity, why: Why) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    tracing::warn!("a file that another process writes stays in the cache: its pages are pinned");
+    tracing::warn!("a file that others write stays in the cache: its pages are pinned");
 }
 
 /// Converts the file behind a descriptor for good, for example before the program locks all of it (fcntl(2)), where the engine itself has a lock

@@ -172,9 +172,3 @@ pub fn let_go(addr: usize, len: usize, writing: bool) -> std::result::Result<(),
     // With the table free: the share may be the file's last.
     last.map(drop)
 }
-
-/// Whether locks or pins keep pages of a range, so that its region cannot be replaced.
-pub(super) fn is_kept(table: &Table, range: &Range<usize>) -> bool {
-    let mut kept = table.locked.iter().chain(table.pins.values().flat_map(|pins| &pins.holds));
-    kept.any(|one| intersection(&one.at, range).is_some())
-}

@@ -4,7 +4,7 @@ use super::convert::convert;
 use super::kernel_mappings::KernelMappings;
 use super::own::{look, own};
 use super::why::Why;
-use crate::files::{children, foreign_writers, keeper, lifecycle};
+use crate::files::{children, keeper, leases, lifecycle};
 use crate::live;
 use crate::map::cache::Cache;
 use crate::region::registry;
@@ -50,7 +50,7 @@ pub fn leave(cache: Option<&Cache>) -> Result<(), i32> {
     cache.iter().for_each(|cache| lifecycle::end_threads(&cache.pool));
     live::withdraw();
     children::note_saved();
-    foreign_writers::dismiss();
+    leases::dismiss();
     keeper::dismiss();
     if threads::await_own_threads() { Ok(()) } else { Err(libc::EBUSY) }
 }

@@ -3,32 +3,30 @@
 use super::convert::convert;
 use super::fork as fork_of;
 use super::lookup::range_of;
-use super::own::{Owner, is_owned, look, own};
+use super::own::{Owner, look, own};
 use super::protect::apply_all;
 use super::table::{Piece, Removed, Share, Table};
 use super::unmap::{clear_way, retire};
 use super::why::{self, Why};
 use crate::deferred::protocol::DeferredMode;
-use crate::error::{Error, tell_of_fallback};
+use crate::error::Error;
 use crate::fault::child::{self, ChildMap};
 use crate::files::facts::facts_of;
-use crate::files::foreign_writers::Unwatched;
+use crate::files::leases::Refused;
 use crate::files::table::AttachOptions;
-use crate::files::{closing, foreign_writers, table as files};
+use crate::files::{closing, leases, table as files};
 use crate::map::cache::Cache;
 use crate::modes::Fallback;
 use crate::region::address::Place;
 use crate::region::region::Region;
 use crate::store::origin::OriginStore;
-use crate::store::{self, Origin, one_writer};
+use crate::store::{self, Origin};
 use crate::sys::{PAGE, descriptor_table, file, fork, memory};
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
 
 /// Address space for a file that may grow, bytes. Untouched addresses cost nothing.
 const ROOM: usize = 64 << 30;
@@ -48,6 +46,8 @@ pub struct Request {
     pub offset: u64,
     /// As [`MapOptions::one_writer`](crate::MapOptions::one_writer).
     pub one_writer: bool,
+    /// Only this program uses the file: a map to be read needs no lease of it (fcntl(2)). One that is writable says so by itself.
+    pub own: bool,
     /// As [`MapOptions::fallback`](crate::MapOptions::fallback).
     pub fallback: Fallback,
     /// As [`MapOptions::async_stores`](crate::MapOptions::async_stores).
@@ -77,8 +77,7 @@ impl Request {
 /// As for [`MapOptions::map`](crate::MapOptions::map) and `map_mut`; anything at a fixed place goes.
 ///
 /// # Errors
-/// As for those; [`Error::Locked`] while another process has the file in a cache to write it, and does not give it back
-/// ([`Turn`]).
+/// As for those; [`Error::Locked`] while another process has the file in a cache to write it.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -93,6 +92,7 @@ impl Request {
 ///     flags: libc::MAP_SHARED,
 ///     offset: 0,
 ///     one_writer: true,
+///     own: false,
 ///     fallback: fastmap::Fallback::Kernel,
 ///     async_stores: false,
 ///     layers: true,
@@ -112,51 +112,8 @@ impl Request {
 pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate::error::Result<Option<*mut u8>> {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
-    let turn = Turn::begin(fd);
-    loop {
-        let goes_on = request.one_writer && !is_owned() && turn.comes();
-        // SAFETY: the caller's contract.
-        match unsafe { map_as(&from, facts_of(&from)?, cache, request, &store::open) } {
-            Err(Error::Locked { .. }) if goes_on => {}
-            done => return done,
-        }
-    }
-}
-
-/// This process's turn to map a file, in whatever way, by a descriptor that may write: other processes may have the file in the engine.
-///
-/// ```
-/// use std::os::fd::AsFd;
-/// let input = std::io::stdin();
-/// let turn = fastmap::by_address::Turn::begin(input.as_fd());
-/// assert!(turn.comes()); // nobody has it
-/// ```
-#[derive(Debug)]
-pub struct Turn<'a> {
-    fd: BorrowedFd<'a>,
-    begun: Instant,
-}
-
-impl<'a> Turn<'a> {
-    /// Of the file behind a descriptor.
-    pub fn begin(fd: BorrowedFd<'a>) -> Self {
-        Turn { fd, begun: Instant::now() }
-    }
-
-    /// Waits until other processes that have the file in the engine have given it to the kernel, which they do at once: for two seconds at most.
-    /// A thread that owns the table ([`own`]) must not call this: other processes' owners may wait for this one.
-    ///
-    /// False: call [`map`] once more; its [`Error::Locked`] is final. True: call [`map`], and after [`Error::Locked`] wait again. Another
-    /// process may have the file for a moment again, until it finds that this one has it open.
-    pub fn comes(&self) -> bool {
-        const PATIENCE: Duration = Duration::from_secs(4);
-        // SAFETY: borrowed for as long as it is used here; never closed.
-        let from = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd.as_raw_fd()) });
-        // In a child made by fork(2) this asks the parent to convert its files.
-        let is_others =
-            || file::access_mode(&from) == libc::O_RDWR && crate::coherence::file(self.fd.as_raw_fd()).is_none();
-        (!is_others() || one_writer::await_others(&from)) && self.begun.elapsed() < PATIENCE
-    }
+    // SAFETY: the caller's contract.
+    unsafe { map_as(&from, facts_of(&from)?, cache, request, &store::open) }
 }
 
 /// Maps a file that is filled while it is read (the local copy of an object), as [`map`] does. `MAP_PRIVATE` is as good as `MAP_SHARED`, since
@@ -321,10 +278,9 @@ impl<'a> Call<'a> {
             writer,
             may_write: self.may_write,
             kind: self.request.kind(),
-            moved: AtomicBool::new(false),
         });
-        // The watch begins now that the share keeps the region: the end of a region forgets the watch.
-        if let Some(why) = self.watch()? {
+        // Now that the share keeps the region: the end of a region gives the lease back.
+        if let Some(why) = self.lease(&region) {
             return Ok(Err(why));
         }
         let mapped = owner.change(|table| self.enter(table, &share));
@@ -366,21 +322,18 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Watches for other processes that write the file. The reason why the kernel has to map it, if one does or that cannot be seen.
-    fn watch(&self) -> crate::error::Result<Option<Why>> {
-        if !self.request.one_writer {
-            return Ok(None);
+    /// Why the kernel has to map the file after all: it may be written by others. One that is stored to is its caller's word.
+    fn lease(&self, region: &Region) -> Option<Why> {
+        if self.request.own || !self.request.one_writer || region.is_writable() {
+            return None;
         }
-        if self.writable {
-            return Ok((!watch_written(self.from, self.identity())).then_some(Why::WrittenElsewhere));
-        }
-        let is_mapped = || look(|table| table.pieces().iter().any(|piece| piece.share.identity == self.identity()));
-        match watch(self.from, &self.facts, self.request.fallback) {
-            Ok(true) => Ok(None),
-            Ok(false) => Ok(Some(Why::Written)),
-            // The file's other maps are converted with it: a call that the kernel would serve does not fail.
-            Err(_) if is_mapped() => Ok(Some(Why::Written)),
-            Err(error) => Err(error),
+        match leases::take(self.from, self.identity(), fork_of::give_back) {
+            Ok(()) => None,
+            Err(Refused::Written) => Some(Why::Written),
+            Err(Refused::Never(error)) => {
+                tracing::debug!(file = %file::path_of(self.from).display(), %error, "no lease");
+                Some(Why::NoLease)
+            }
         }
     }
 
@@ -422,6 +375,8 @@ unsafe fn map_as(
 ) -> crate::error::Result<Option<*mut u8>> {
     let Some(call) = Call::new(from, facts, cache, request, open) else { return Ok(None) };
     if fork::is_child() {
+        // What the parent has stored to the file has to show.
+        fork_of::resolve_in_child();
         why::tell_of(from, call.identity(), Why::Child);
         return Ok(None);
     }
@@ -462,33 +417,6 @@ unsafe fn map_as(
     match mapped? {
         Ok(at) => Ok(Some(at)),
         Err(why) => call.leave(&owner, why),
-    }
-}
-
-/// Watches for other processes that write a file which is to be mapped for reading (`files/foreign_writers.rs`). False: the kernel is to map it.
-fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::Result<bool> {
-    let Err(why) = foreign_writers::watch(from, facts.identity, fork_of::give_back) else { return Ok(true) };
-    let error = Error::Missing {
-        path: file::path_of(from),
-        missing: "a way to see what other processes write to it",
-        remedy: format!("{why}; map it through the kernel, or see to it that nobody else writes it"),
-    };
-    if fallback == Fallback::Kernel {
-        tell_of_fallback(&error, true);
-        return Ok(false);
-    }
-    Err(error)
-}
-
-/// Watches for other processes that write a file which is to be stored to. False: one uses it already, and the kernel is to map it.
-pub(super) fn watch_written(from: &File, identity: file::Identity) -> bool {
-    match foreign_writers::watch_written(from, identity, fork_of::give_back) {
-        Ok(()) => true,
-        Err(Unwatched::Used) => false,
-        Err(Unwatched::Unknown(why)) => {
-            why::say_unwatched(&why);
-            true
-        }
     }
 }
 

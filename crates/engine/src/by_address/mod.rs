@@ -52,7 +52,7 @@ pub use kernel_mappings::Made;
 pub use leave::{follow_rights, is_alone, is_in_child, leave, own_thread};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::{concerns, holds};
-pub use map::{Request, Turn, await_closing, map, map_origin};
+pub use map::{Request, await_closing, map, map_origin};
 pub use own::{Owner, own};
 pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_readahead};
 pub use protect::{leave_file_to_kernel, protect};

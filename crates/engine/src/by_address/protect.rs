@@ -3,7 +3,7 @@
 use super::convert::convert_range;
 use super::direct;
 use super::lookup::{Kind, check, holds, kinds_in, range_of};
-use super::map::{SERVED, watch_written};
+use super::map::SERVED;
 use super::own::{look, own};
 use super::table::Table;
 use super::why::Why;
@@ -53,8 +53,7 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         _ => {}
     }
     let is_cached = kinds.iter().all(|(_, kind)| *kind == Kind::Cached);
-    let stays = is_cached && (prot & libc::PROT_WRITE == 0 || are_ours(&range));
-    if stays && let Some(done) = owner.change(|table| protect_whole(table, &range, prot)) {
+    if is_cached && let Some(done) = owner.change(|table| protect_whole(table, &range, prot)) {
         return done;
     }
     convert_range(&owner, &range, Why::Protection)?;
@@ -63,15 +62,6 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     // SAFETY: the caller's contract.
     check(unsafe { libc::mprotect(addr as *mut _, end - range.start, prot) })?;
     if end == range.end { Ok(()) } else { Err(libc::ENOMEM) }
-}
-
-/// Whether no other process uses the files in a range that are to be stored to from now on. They are watched from now on.
-fn are_ours(range: &Range<usize>) -> bool {
-    let read = |table: &Table| {
-        let shares = table.meeting(range).map(|(piece, _)| piece.share.clone());
-        shares.filter(|share| share.may_write && !share.region.is_writable()).collect::<Vec<_>>()
-    };
-    look(read).iter().all(|share| watch_written(share.region.store().reader(), share.identity))
 }
 
 /// mprotect(2) of whole maps that stay in the cache. `None`: they cannot.

@@ -1,21 +1,18 @@
 //! mremap(2) by address.
 
 use super::convert::convert_range;
+use super::direct;
 use super::lookup::{Kind, kinds_in, range_of};
 use super::own::{Owner, look, own};
 use super::protect::apply_protections;
-use super::table::{Piece, Share, Table, intersection};
+use super::table::{Piece, intersection};
 use super::unmap::{clear_way, retire};
 use super::why::Why;
-use super::{direct, keep};
-use crate::files::table as files;
-use crate::sys::{PAGE, errno, file};
+use crate::sys::{PAGE, errno};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// mremap(2). A cached map grows in place as far as its region's addresses reach (64 GiB if it was mapped to be written). Beyond that, with
-/// `MREMAP_MAYMOVE`, it moves if it is the only map of the file; else the file is converted.
+/// `MREMAP_MAYMOVE`, the file is converted: other threads may store to it at the old addresses until the kernel has moved it.
 ///
 /// # Safety
 /// As for mremap(2).
@@ -69,8 +66,6 @@ enum Plan {
     Grow,
     /// It cannot grow in place, and the caller does not let it move.
     Refuse,
-    /// It moves to a larger region. It is the file's only map.
-    Move,
     /// The file is converted, and the kernel serves the call.
     Convert,
 }
@@ -140,14 +135,7 @@ impl Wanted {
         if has_room && self.from.end == piece.at.end {
             return Plan::Grow;
         }
-        if self.flags & libc::MREMAP_MAYMOVE == 0 {
-            return Plan::Refuse;
-        }
-        let is_alone = |table: &Table| {
-            table.pieces().iter().filter(|one| Arc::ptr_eq(&one.share.region, region)).count() == 1
-                && !keep::is_kept(table, &self.from)
-        };
-        if piece.at == self.from && look(is_alone) { Plan::Move } else { Plan::Convert }
+        if self.flags & libc::MREMAP_MAYMOVE == 0 { Plan::Refuse } else { Plan::Convert }
     }
 }
 
@@ -169,29 +157,9 @@ fn change_cached(owner: &Owner, wanted: &Wanted, piece: &Piece) -> Result<Option
             })?;
         }
         Plan::Refuse => return Err(libc::ENOMEM),
-        Plan::Move => return move_alone(owner, wanted, piece),
         Plan::Convert => return Ok(None),
     }
     Ok(Some(to.start as *mut u8))
-}
-
-/// Moves the only map of a file to a larger region. `None`: another thread maps the file at this moment.
-fn move_alone(owner: &Owner, wanted: &Wanted, piece: &Piece) -> Result<Option<*mut u8>, i32> {
-    let (identity, in_file) = (piece.share.identity, wanted.in_file(piece));
-    let Ok(larger) = files::replace(identity, &piece.share.region, in_file.end, None) else { return Ok(None) };
-    piece.share.moved.store(true, Ordering::Release);
-    let start = larger.address().start().wrapping_add(in_file.start) as usize;
-    let writer = piece.share.writer.as_ref().and_then(|file| file::another(file).ok());
-    let (may_write, kind) = (piece.share.may_write, piece.share.kind);
-    let moved = AtomicBool::new(false);
-    let share = Arc::new(Share { region: larger, identity, writer, may_write, kind, moved });
-    let at = start..start + wanted.new_len;
-    owner.change(|table| {
-        table.remove(&piece.at, false);
-        table.add(Piece { at: at.clone(), share, ..piece.clone() });
-        apply_protections(table, &at)
-    })?;
-    Ok(Some(start as *mut u8))
 }
 
 /// mremap(2) of memory that is not cached.

@@ -15,7 +15,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A map's share in a file's region, given back when dropped: outside the table's lock, since that may write pages.
 #[derive(Debug)]
@@ -29,8 +28,6 @@ pub struct Share {
     /// `MAP_SHARED` or `MAP_PRIVATE`. A private map is only read, and has its addresses to itself; before it may be stored to, the file is
     /// converted.
     pub kind: i32,
-    /// Its region has been replaced: there is another share.
-    pub moved: AtomicBool,
 }
 
 impl Share {
@@ -44,9 +41,6 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if self.moved.load(Ordering::Acquire) {
-            return;
-        }
         closing::detach(self.identity, self.region.clone(), true);
     }
 }

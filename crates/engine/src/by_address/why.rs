@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Why maps of a file are the kernel's. As text it is the reason and, after a semicolon, the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +50,12 @@ pub enum Why {
     Descriptor,
     /// Something else was mapped over a part of it.
     Replaced,
-    /// It is open to be written elsewhere, and mapped here only to be read.
+    /// Somebody has it open to write, this process perhaps.
     Written,
-    /// Another process has it mapped, or open to be written, and it may be stored to here.
-    WrittenElsewhere,
+    /// The kernel does not vouch that nobody writes it: there is no lease.
+    NoLease,
+    /// It is mapped to be stored to, and nobody has said that only this program uses it.
+    NotOwn,
     /// This is a child made by fork(2).
     Child,
     /// A child made by fork(2) uses it.
@@ -130,12 +132,16 @@ impl Display for Why {
             ),
             Why::Replaced => ("something else was mapped over a part of it (MAP_FIXED)", WHOLE),
             Why::Written => (
-                "it is open to be written elsewhere, and mapped here only to be read",
-                "end the writer first, or map a copy",
+                "somebody has it open to write, this program perhaps",
+                "end the writer first; or say that only this program uses it (fastmap run --own)",
             ),
-            Why::WrittenElsewhere => (
-                "another process has it mapped, or open to be written",
-                "end that one first, if the cache is to have it",
+            Why::NoLease => (
+                "nobody vouches that it is not written: its file system or its owner keeps leases from this user (fcntl, F_SETLEASE)",
+                "say that only this program uses it (fastmap run --own)",
+            ),
+            Why::NotOwn => (
+                "it is mapped to be stored to, and other programs may use it",
+                "say that only this program does (fastmap run --own)",
             ),
             Why::Child => (
                 "this process was made by fork(2), and the engine is its parent's",
@@ -257,19 +263,6 @@ pub fn say_no_engine(why: &dyn Display) {
         let mut line = Line { text: [0; 1024], len: 0 };
         let _ =
             write!(line, "fastmap: the engine cannot run here, so mapped files are the kernel's, and steered: {why}");
-        line.end();
-    }
-}
-
-/// Says once that writes of other processes to files that are stored to here are not seen.
-pub(super) fn say_unwatched(why: &dyn Display) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        let mut line = Line { text: [0; 1024], len: 0 };
-        let _ = write!(
-            line,
-            "fastmap: what other processes write to files that are mapped here to be stored to would not be seen (fanotify: {why})"
-        );
         line.end();
     }
 }

@@ -13,7 +13,7 @@
 //! From the first touch on nothing is allocated and no lock is taken: the touch may come anywhere.
 
 use crate::fault::{child, late};
-use crate::files::foreign_writers;
+use crate::files::leases;
 use crate::region::region::Region;
 use crate::region::{registry, report};
 use crate::sys::file::Identity;
@@ -134,7 +134,7 @@ pub fn note_saved() {
 /// In the child: puts memory that raises SIGBUS where the parent's maps are. The registry keeps only the regions of these maps.
 pub fn in_child() {
     trap_stack::take_back_all();
-    foreign_writers::in_child();
+    leases::in_child();
     child::in_child();
     engine_fd::keep_in_child(child::has_maps());
     // SAFETY: null or what `before_fork` made, a copy of which is this process's.

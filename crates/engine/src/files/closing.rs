@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::files::table::{Files, Mapped};
-use crate::files::{foreign_writers, lifecycle};
+use crate::files::{leases, lifecycle};
 use crate::pool::pool::Pool;
 use crate::region::region::Region;
 use crate::region::registry;
@@ -118,8 +118,8 @@ fn close(identity: file::Identity, region: &Arc<Region>, saved: Result<()>) {
     let (files, mut table) = Files::get();
     match saved {
         Ok(()) => {
-            // With the table locked: the file's next map watches it anew.
-            foreign_writers::forget(identity);
+            // With the table locked: the file's next map takes a lease of its own.
+            leases::forget(identity);
             drop(table.remove(&identity));
         }
         Err(error) => {

@@ -59,8 +59,8 @@
 pub mod children;
 pub mod closing;
 pub mod facts;
-pub mod foreign_writers;
 pub mod keeper;
+pub mod leases;
 pub mod length;
 pub mod lifecycle;
 pub mod table;

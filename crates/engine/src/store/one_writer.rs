@@ -10,7 +10,6 @@ use crate::sys::proc_files;
 use std::ffi::CStr;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -77,50 +76,6 @@ pub fn wait_for_keeper(from: &File) {
             return;
         }
         sleep(POLL);
-    }
-}
-
-/// Waits, before this process maps a file by a descriptor that may write, until no other process writes it through a cache: two seconds at
-/// most; false: one still does.
-///
-/// A process that maps the file by address gives its maps to the kernel, and then the lock back, as soon as it knows of others that write the
-/// file. This function lets it know: it opens the file for writing and closes it (`files/foreign_writers.rs`). The caller's own descriptor
-/// may not have done so: it may be older than that process's watch, or inherited.
-pub fn await_others(from: &File) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(2);
-    /// Seconds in which a file that was waited for in vain is not waited for again: its holder has it in a way that it cannot give back.
-    const FORGET: u64 = 60;
-    /// The last such file, as a hash, and when that was.
-    static IN_VAIN: AtomicU64 = AtomicU64::new(0);
-    if !file::byte_is_locked(from, BYTE) {
-        return true;
-    }
-    let Ok(facts) = file::facts(from) else { return false };
-    let [device, inode] = facts.identity.numbers();
-    let mark = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) & !0xffff_ffff;
-    let known = IN_VAIN.load(Ordering::Relaxed);
-    if known & !0xffff_ffff == mark && seconds().wrapping_sub(known & 0xffff_ffff) < FORGET {
-        return false;
-    }
-    drop(file::reopen(from, true, false));
-    let start = Instant::now();
-    while file::byte_is_locked(from, BYTE) {
-        if start.elapsed() >= PATIENCE {
-            IN_VAIN.store(mark | seconds(), Ordering::Relaxed);
-            return false;
-        }
-        sleep(Duration::from_millis(1));
-    }
-    true
-}
-
-/// Seconds since some moment, modulo 2 to the 32nd.
-fn seconds() -> u64 {
-    // SAFETY: a structure of this function's.
-    unsafe {
-        let mut now: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
-        now.tv_sec as u64 & 0xffff_ffff
     }
 }
 

@@ -153,10 +153,12 @@ pub fn size_now(file: &File, opened_for: Option<Identity>, is_device: bool) -> R
     }
 }
 
-/// The access mode of an open descriptor: `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
+/// The access mode of an open descriptor: `O_RDONLY`, `O_WRONLY` or `O_RDWR`. One that only names a file (`O_PATH`) may not read, either:
+/// `O_WRONLY`.
 pub fn access_mode(file: &File) -> i32 {
     // SAFETY: the call reads flags.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_ACCMODE }
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags & libc::O_PATH != 0 { libc::O_WRONLY } else { flags & libc::O_ACCMODE }
 }
 
 /// Whether this process has a file open for writing, by a descriptor that is not the engine's.

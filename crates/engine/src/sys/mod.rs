@@ -17,7 +17,6 @@ pub mod leaks;
 pub mod lines;
 pub mod lock;
 pub mod madvise;
-pub mod maps;
 pub mod memfd;
 pub mod memory;
 pub mod memory_look;

@@ -261,18 +261,3 @@ mod tests {
         }
     }
 }
-
-/// Whether another process has this one's memory (CLONE_VM). False where the kernel does not tell (kcmp(2)).
-pub fn shares_memory(pid: u32) -> bool {
-    const KCMP_VM: i32 = 1;
-    // SAFETY: numbers.
-    unsafe { libc::syscall(libc::SYS_kcmp, std::process::id(), pid, KCMP_VM, 0, 0) == 0 }
-}
-
-/// Whether the descriptor `own` of this process and the descriptor `other` of process `pid` are copies of each other (dup(2), fork(2)). False
-/// where the kernel does not tell (kcmp(2)).
-pub fn have_same_file(own: u32, pid: u32, other: u32) -> bool {
-    const KCMP_FILE: i32 = 0;
-    // SAFETY: numbers.
-    unsafe { libc::syscall(libc::SYS_kcmp, std::process::id(), pid, KCMP_FILE, u64::from(own), u64::from(other)) == 0 }
-}

@@ -318,7 +318,7 @@ impl Drop for Uncancelled {
 impl Drop for Blocked {
     fn drop(&mut self) {
         // The former mask is not set again. The C library would leave its own signals out of that mask, and so would unblock them, but a thread of
-        // ours blocks one of them (`foreign_writers.rs`).
+        // ours blocks one of them (`leases.rs`).
         // SAFETY: the set holds only signals that this has blocked.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &self.0, ptr::null_mut()) };
     }

@@ -39,6 +39,7 @@ fn request(way: Way) -> Request {
         flags: libc::MAP_SHARED,
         offset: 0,
         one_writer: true,
+        own: true,
         fallback: Fallback::Refuse,
         async_stores: way == Way::Kept,
         layers: true,

@@ -326,8 +326,18 @@ fn locked_pages_that_are_protected_get_what_is_written() {
         let flags = libc::MAP_SHARED;
         let (one_writer, fallback, async_stores) = (true, Fallback::Refuse, false);
         let len = 8 * PAGE;
-        let request =
-            Request { addr: 0, len, prot, flags, offset: 0, one_writer, fallback, async_stores, layers: true };
+        let request = Request {
+            addr: 0,
+            len,
+            prot,
+            flags,
+            offset: 0,
+            one_writer,
+            own: true,
+            fallback,
+            async_stores,
+            layers: true,
+        };
         // SAFETY: a map of our own.
         unsafe {
             let at = by_address::map(file.as_fd(), &cache, &request).unwrap().expect("through the cache");

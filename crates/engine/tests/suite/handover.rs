@@ -21,6 +21,7 @@ fn request(prot: i32) -> Request {
         flags: libc::MAP_SHARED,
         offset: 0,
         one_writer: true,
+        own: true,
         fallback: Fallback::Refuse,
         async_stores: false,
         layers: true,

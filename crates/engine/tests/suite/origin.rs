@@ -348,6 +348,7 @@ fn request(len: usize) -> Request {
         flags: libc::MAP_PRIVATE,
         offset: 0,
         one_writer: true,
+        own: true,
         fallback: Fallback::Kernel,
         async_stores: false,
         layers: true,

@@ -31,6 +31,7 @@ fn map(path: &Path, cache: &Cache) -> (File, usize) {
         flags,
         offset: 0,
         one_writer: true,
+        own: true,
         fallback,
         async_stores: false,
         layers: true,

@@ -243,6 +243,7 @@ fn memory_in_the_place_of_poisoned_pages_is_left_alone() {
         flags: libc::MAP_SHARED,
         offset: 0,
         one_writer: true,
+        own: true,
         fallback: Fallback::Refuse,
         async_stores: false,
         layers: true,

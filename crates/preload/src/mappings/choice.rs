@@ -15,20 +15,31 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Mappings up to this size are the kernel's, above all writable ones: locks, indices and headers that processes share.
 pub(super) const SMALL: usize = 1 << 20;
 
+/// The flags that `MAP_SHARED_VALIDATE` knows of those that the engine does. The kernel refuses the others.
+const VALID: c_int = libc::MAP_TYPE
+    | libc::MAP_FIXED
+    | libc::MAP_FIXED_NOREPLACE
+    | libc::MAP_LOCKED
+    | libc::MAP_NORESERVE
+    | libc::MAP_POPULATE
+    | libc::MAP_NONBLOCK
+    | libc::MAP_STACK;
+
 /// Whether a mapping of a file that could be the engine's is to be, or why not. `None`: the file is the kernel's alone.
 pub(super) fn candidate(wanted: Wanted) -> Option<Result<(), Why>> {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
     identity(fd)?;
+    let is_odd = flags & (libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN) != 0
+        || flags & libc::MAP_TYPE == libc::MAP_SHARED_VALIDATE && flags & !VALID != 0;
     // What the kernel maps privately shows the file as it was when it was mapped, or newer.
     if flags & libc::MAP_TYPE != libc::MAP_PRIVATE && is_in_engine(fd) {
-        return Some(Ok(()));
+        return Some(if is_odd { Err(Why::Flag) } else { Ok(()) });
     }
-    let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN;
     // A file that the user named may begin small (SQLite's do) and have several mappings by the time it has grown.
     let large = len > SMALL || config().names_files() && prot & libc::PROT_WRITE == 0;
     let fit = match () {
         () if prot & libc::PROT_EXEC != 0 => Err(Why::Executable),
-        () if flags & odd != 0 => Err(Why::Flag),
+        () if is_odd => Err(Why::Flag),
         () if !large => Err(Why::Small),
         () => Ok(()),
     };
@@ -37,6 +48,20 @@ pub(super) fn candidate(wanted: Wanted) -> Option<Result<(), Why>> {
     let is_kernels = || by_address::is_kernels(unsafe { BorrowedFd::borrow_raw(fd) });
     // The exception is a program that maps a small file, its only mapping, and lets it grow (mremap(2), as SQLite does): `remap.rs`.
     (matches && offset >= 0).then(|| fit.and_then(|()| if is_kernels() { Err(Why::Before) } else { Ok(()) }))
+}
+
+/// Why a mapping that could be the engine's is to be the kernel's, because it may be stored to.
+pub(super) fn left_for_stores(fd: c_int, prot: c_int) -> Option<Why> {
+    match () {
+        () if prot & libc::PROT_WRITE != 0 && !is_own(fd) => Some(Why::NotOwn),
+        () if risks_stores(prot) => Some(Why::AtRisk),
+        () => None,
+    }
+}
+
+/// Whether the user says that only this program uses the file behind a descriptor.
+pub(super) fn is_own(fd: c_int) -> bool {
+    config().owns_files() && config().owns(path_of(fd, &mut [0; libc::PATH_MAX as usize]))
 }
 
 /// Whether a mapping that may be stored to is to be the kernel's, since the end of this process may be the keeper's, too ([`Why::AtRisk`]).

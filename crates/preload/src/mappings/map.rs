@@ -1,16 +1,19 @@
 //! mmap(2): through the engine, straight, or by the kernel.
 
-use super::choice::{candidate, is_in_engine, risks_stores};
+use super::choice::{candidate, is_in_engine, is_own, left_for_stores, path_of};
 use super::protect::lock_cached;
 use super::served::{self, By};
 use super::{concerns, leave_descriptor_to_kernel, make_way, note_maps, seal};
 use crate::copy::held;
 use crate::own::{owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
-use fastmap::by_address::{self, Made, Turn, Why};
+use fastmap::by_address::{self, Made, Why};
 use fastmap::{Error, Fallback, Mode};
 use libc::{c_int, c_void, off_t, size_t};
+use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The arguments of mmap(2).
@@ -59,17 +62,9 @@ unsafe fn map(wanted: Wanted) -> *mut c_void {
     }
     if flags & libc::MAP_ANONYMOUS == 0 && wanted.fd >= 0 {
         let is_shared = matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) && len > 0;
-        // SAFETY: the program's descriptor, open during its call.
-        let turn = Turn::begin(unsafe { BorrowedFd::borrow_raw(wanted.fd) });
-        loop {
-            let goes_on = !config().off && !owner::has_left() && undisturbed(false, || turn.comes());
-            if !is_shared {
-                break;
-            }
+        if is_shared {
             // SAFETY: the caller's contract.
-            if let Some(at) = unsafe { map_shared(wanted, !goes_on) } {
-                return at;
-            }
+            return unsafe { map_shared(wanted) };
         }
     }
     // SAFETY: the caller's contract.
@@ -124,34 +119,35 @@ unsafe fn would_map(wanted: Wanted) -> bool {
     }
 }
 
-/// `None`: another process has the file in the engine. Not if this `is_last`: then it is refused.
-unsafe fn map_shared(wanted: Wanted, is_last: bool) -> Option<*mut c_void> {
+unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     let Wanted { fd, len, prot, .. } = wanted;
     // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
     let owner = by_address::own();
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
     let fit = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
-    let Some(fit) = fit else { return Some(unsafe { by_kernel(wanted) }) };
+    let Some(fit) = fit else { return unsafe { by_kernel(wanted) } };
     let for_engine = fit.is_ok();
     // SAFETY: the caller's contract.
     let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
-    let is_left = for_engine && straight == Straight::No && undisturbed(true, || risks_stores(prot));
-    if is_left && is_in_engine(fd) {
+    let left = match fit {
+        Ok(()) if straight == Straight::No => undisturbed(Some(Why::NoCache), || left_for_stores(fd, prot)),
+        fit => fit.err(),
+    };
+    if let Some(why) = left.filter(|_| is_in_engine(fd)) {
         // Its other maps are the kernel's from then on, and see the stores.
-        leave_descriptor_to_kernel(fd, Why::AtRisk);
-    } else if for_engine && !is_left && straight == Straight::No {
+        leave_descriptor_to_kernel(fd, why);
+    } else if for_engine && left.is_none() && straight == Straight::No {
         // SAFETY: the caller's contract.
         match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {
             Ok(Some(at)) => {
                 drop(owner);
-                return Some(populated(wanted, at));
+                return populated(wanted, at);
             }
             Ok(None) => {}
-            Err(Refused::Locked(_)) if !is_last => return None,
-            Err(refused) => {
-                set_errno(refused.errno());
-                return Some(libc::MAP_FAILED);
+            Err(error) => {
+                set_errno(error);
+                return libc::MAP_FAILED;
             }
         }
     }
@@ -166,18 +162,17 @@ unsafe fn map_shared(wanted: Wanted, is_last: bool) -> Option<*mut c_void> {
             _ => drop(report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed)),
         }
         undisturbed((), || {
-            match (straight, fit) {
+            match (straight, left) {
                 (Straight::At(_), _) => served::note(fd, By::Direct),
                 (Straight::ByKernel, _) => served::note_kernels(fd, len, Why::InMemory),
-                (Straight::No, Ok(())) if is_left => served::note_kernels(fd, len, Why::AtRisk),
+                (Straight::No, Some(why)) => served::note_kernels(fd, len, why),
                 // Said by who decided it.
-                (Straight::No, Ok(())) => {}
-                (Straight::No, Err(why)) => served::note_kernels(fd, len, why),
+                (Straight::No, None) => {}
             }
             note_kernel(wanted, at);
         });
     }
-    Some(at)
+    at
 }
 
 /// What `MAP_POPULATE` asks for, of a map of the engine's that was made just now. It may take long: others map meanwhile.
@@ -245,7 +240,7 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
 
 /// The request to the engine.
 pub(super) fn request(wanted: Wanted) -> by_address::Request {
-    let Wanted { addr, len, prot, flags, offset, .. } = wanted;
+    let Wanted { addr, len, prot, flags, fd, offset } = wanted;
     by_address::Request {
         addr: addr as usize,
         len,
@@ -253,6 +248,7 @@ pub(super) fn request(wanted: Wanted) -> by_address::Request {
         flags,
         offset: offset as u64,
         one_writer: true,
+        own: is_own(fd),
         fallback: Fallback::Refuse,
         async_stores: config().async_stores,
         // A program under `fastmap run` expects each mapping at an address of its own.
@@ -300,35 +296,8 @@ unsafe fn straight(wanted: Wanted) -> Straight {
     }
 }
 
-/// Why the engine does not map a file, nor may the kernel.
-pub(super) enum Refused {
-    /// Another process has it in the engine.
-    Locked(Error),
-    /// An error number.
-    For(c_int),
-}
-
-impl From<c_int> for Refused {
-    fn from(error: c_int) -> Self {
-        Refused::For(error)
-    }
-}
-
-impl Refused {
-    /// The error number, which ends the call: what others do is said.
-    fn errno(self) -> c_int {
-        match self {
-            Refused::For(error) => error,
-            Refused::Locked(error) => undisturbed(libc::EAGAIN, || {
-                say(format_args!("{error}"));
-                error.errno()
-            }),
-        }
-    }
-}
-
-/// Maps a file through the engine. `None`: the kernel is to do it.
-pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, Refused> {
+/// Maps a file through the engine. `None`: the kernel is to do it. `Err`: nobody may, for this error number.
+pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
     let Wanted { len, fd, flags, .. } = wanted;
     let Some(cache) = crate::cache() else {
         served::note_kernels(fd, len, Why::NoCache);
@@ -345,6 +314,9 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, Re
     match mapped {
         Ok(Some(at)) => {
             note_maps();
+            if request.own {
+                say_own(fd);
+            }
             if flags & libc::MAP_LOCKED != 0 && lock_cached(at.cast(), len).is_err() {
                 // The kernel maps it instead, and locks what it can or reports why not.
                 by_address::leave_file_to_kernel(at as usize, len, Why::Locked)?;
@@ -355,11 +327,10 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, Re
             Ok(Some(at.cast()))
         }
         Ok(None) => Ok(None),
-        Err(error @ Error::Locked { .. }) => Err(Refused::Locked(error)),
-        // The file has a map in the engine: a kernel mapping would be a second, incoherent copy.
-        Err(error) if is_in_engine(fd) => {
+        // Another process stores to it, or it has a map in the engine: a kernel mapping would be a second, incoherent copy.
+        Err(error) if matches!(error, Error::Locked { .. }) || is_in_engine(fd) => {
             say(format_args!("{error}"));
-            Err(error.errno().into())
+            Err(error.errno())
         }
         Err(error) => {
             // SAFETY: as above.
@@ -371,6 +342,20 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, Re
             }
             Ok(None)
         }
+    }
+}
+
+/// Says once what it means that a file is the program's own.
+fn say_own(fd: c_int) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !owner::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
+        let mut path = [0; libc::PATH_MAX as usize];
+        let path = Path::new(OsStr::from_bytes(path_of(fd, &mut path)));
+        say(format_args!(
+            "{} is used by this program alone (--own): other processes see of it what was flushed, and after a kill it is written for a \
+             moment yet (said once)",
+            path.display()
+        ));
     }
 }
 

@@ -1,7 +1,8 @@
 //! munmap(2), mremap(2) and remap_file_pages(2).
 
-use super::choice::SMALL;
+use super::choice::{SMALL, left_for_stores};
 use super::map::{Wanted, by_engine};
+use super::served::note_kernels;
 use super::{concerns, leave_to_kernel, make_way, result, seal};
 use crate::copy::held;
 use crate::own::{PAGE, set_errno, undisturbed};
@@ -106,6 +107,10 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
     let fd = unsafe { BorrowedFd::borrow_raw(made.fd) };
     let is_in_memory = || by_address::is_in_memory(fd);
     if config().direct != Mode::Cached && undisturbed(false, is_in_memory) {
+        return None;
+    }
+    if let Some(why) = undisturbed(Some(Why::NoCache), || left_for_stores(made.fd, made.prot)) {
+        note_kernels(made.fd, new_len, why);
         return None;
     }
     // SAFETY: the caller's contract: the old mapping is exchanged for the new one.

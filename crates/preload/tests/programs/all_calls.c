@@ -173,16 +173,6 @@ static void punch(struct worker *w) {
     }
 }
 
-// What comes later writes by descriptors as well, of which the library knows nothing there: it waits until no process has the file in the
-// engine, which holds a lock on a byte far behind its data meanwhile. (What maps the file waits for that by itself.)
-static void await_given_back(struct worker *w, int fd) {
-    for (int looks = 0;; looks++, usleep(1000)) {
-        struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = INT64_MAX - 1, .l_len = 1};
-        EXPECT(w, fcntl(fd, F_OFD_GETLK, &lock) == 0 && looks < 30000);
-        if (lock.l_type == F_UNLCK) return;
-    }
-}
-
 // One thread of all cuts and extends the files' tails.
 static void cut_file(struct worker *w) {
     int file = (int)below(w, FILES);
@@ -275,7 +265,7 @@ static void *work(void *argument) {
             memset(shadow->own, 0, sizeof shadow->own);
         }
         pthread_barrier_wait(&shadow->begin);
-        // The first process has the files for a while by itself: to the others they are some that somebody has mapped.
+        // The first process has the files for a while by itself.
         for (w->step = 0; w->step < steps; w->step++) {
             if (w->step == (process_number ? 0 : steps / 2)) {
                 pthread_barrier_wait(&shadow->end);
@@ -284,7 +274,6 @@ static void *work(void *argument) {
                     path_of(path, sizeof path, file, w->round);
                     w->fd[file] = open(path, O_RDWR);
                     EXPECT(w, w->fd[file] >= 0);
-                    await_given_back(w, w->fd[file]);
                 }
             }
             if (w->step == 0 && w->slot && !process_number)

@@ -754,7 +754,22 @@ static void fixed_in_another_table(const char *path) {
     CHECK(pread(fd, &byte, 1, PAGE) == 1 && byte == 201);
 }
 
+/* What the kernel refuses of a file stays refused once the engine has it. */
+static void refused_of_the_engines(const char *path) {
+    int fd = file_of(path, SIZE), name = open(path, O_PATH);
+    uint8_t *at = map_all(fd);
+    const int flags[] = {MAP_SYNC, 0x200000}; /* of no file on a disk, and of none at all */
+    for (int i = 0; i < 2; i++) FAILS(mmap(NULL, SIZE, RW, MAP_SHARED_VALIDATE | flags[i], fd, 0), EOPNOTSUPP);
+    FAILS(mmap(NULL, SIZE, PROT_READ, MAP_SHARED, name, 0), EBADF);
+    FAILS(mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, name, 0), EBADF);
+    uint8_t *again = mmap(NULL, SIZE, RW, MAP_SHARED_VALIDATE | MAP_NORESERVE, fd, 0);
+    CHECK(again != MAP_FAILED);
+    at[5 * MIB + 7] = 'A';
+    CHECK(again[5 * MIB + 7] == 'A');
+}
+
 static struct test tests[] = {
+    {"refused_of_the_engines", refused_of_the_engines},
     {"beside_a_sparse_window", beside_a_sparse_window},
     {"fixed_noreplace", fixed_noreplace},
     {"fixed_in_another_table", fixed_in_another_table},

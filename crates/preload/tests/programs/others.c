@@ -1,6 +1,6 @@
 /* Files that other processes open and map while they are mapped here: to be read, and to be stored to. */
 #include "check.h"
-#include <time.h>
+#include <stdatomic.h>
 
 static const off_t AT = 5 * MIB + 7;
 static const char *self;
@@ -46,12 +46,6 @@ static void run_other(const char *what, const char *path) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* What is there once the other has ended: at once, or (`soon`) when its traces have been read. */
-static int becomes(const volatile uint8_t *at, uint8_t byte, int soon) {
-    for (time_t end = time(NULL) + 40; soon && *at != byte && time(NULL) < end;) usleep(1000);
-    return *at == byte;
-}
-
 static uint8_t *map_to_read(const char *path, int mode) {
     close(file_of(path, SIZE));
     int fd = open(path, mode);
@@ -66,9 +60,9 @@ static void seen_at_once(const char *path) {
     const char *ways[] = {"foreign_pwrite", "foreign_store"};
     for (int way = 0; way < 2; way++) {
         uint8_t *at = map_to_read(path, O_RDONLY);
-        CHECK(becomes(at + AT, pattern(AT), 0));
+        CHECK(*(volatile uint8_t *)(at + AT) == pattern(AT));
         run_other(ways[way], path);
-        CHECK(becomes(at + AT, 'B', 0));
+        CHECK(*(volatile uint8_t *)(at + AT) == 'B');
         expect(at, 0, 5 * MIB);
         CHECK(munmap(at, SIZE) == 0);
     }
@@ -82,8 +76,8 @@ static void seen_at_once(const char *path) {
     CHECK(pwrite(fd, "C", 1, AT) == 1 && at[AT] == 'C');
 }
 
-/* This process has the file open to write: its own writes are no others'. */
-static void seen_soon(const char *path) {
+/* This process has the file open to write: there is no lease. */
+static void open_here(const char *path) {
     const char *ways[] = {"foreign_pwrite", "foreign_store"};
     for (int way = 0; way < 2; way++) {
         close(file_of(path, SIZE));
@@ -95,7 +89,7 @@ static void seen_soon(const char *path) {
             CHECK(pwrite(fd, &byte, 1, AT) == 1 && at[AT] == byte);
         }
         run_other(ways[way], path);
-        CHECK(becomes(at + AT, 'B', 1));
+        CHECK(*(volatile uint8_t *)(at + AT) == 'B');
         CHECK(munmap(at, SIZE) == 0);
         close(fd);
     }
@@ -118,7 +112,7 @@ static void seen_of_strangers(const char *path) {
         CHECK(write(done[1], "x", 1) == 1);
         char byte;
         CHECK(read(go[0], &byte, 1) == 1);
-        CHECK(becomes(at + AT, 'B', 1));
+        CHECK(*(volatile uint8_t *)(at + AT) == 'B');
         _exit(0);
     }
     char byte;
@@ -225,13 +219,13 @@ static void say_ready_and_wait(void) {
     CHECK(write(1, "x", 1) == 1 && read(0, &byte, 1) == 1);
 }
 
-/* With the library, if this process has it, and a cache of that size (`auto`: it begins with kernel mappings); or without. */
+/* With the library, if this process has it, and a cache of that size; or without. */
 static pid_t start(const char *what, const char *path, const char *cache) {
     CHECK(pipe2(go, O_CLOEXEC) == 0 && pipe2(ready, O_CLOEXEC) == 0);
     char library[4096], budget[64];
     snprintf(library, sizeof library, "LD_PRELOAD=%s", getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "");
     snprintf(budget, sizeof budget, "FASTMAP_CACHE=%s", cache ? cache : "");
-    char *with[] = {library, budget, "FASTMAP_RISK_STORES=1", NULL}, *without[] = {NULL};
+    char *with[] = {library, budget, "FASTMAP_RISK_STORES=1", "FASTMAP_OWN=*", NULL}, *without[] = {NULL};
     pid_t child = vfork();
     if (child == 0) {
         dup2(go[0], 0), dup2(ready[1], 1);
@@ -242,14 +236,34 @@ static pid_t start(const char *what, const char *path, const char *cache) {
     return child;
 }
 
-static void await_end(pid_t child) {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK(close(go[1]) == 0 && close(ready[0]) == 0);
+/* Stores beside the first, if it may map the file. */
+static void second(const char *path) {
+    uint8_t *at = mmap(NULL, SIZE, RW, MAP_SHARED, open(path, O_RDWR), 0);
+    if (at == MAP_FAILED) _exit(errno == EAGAIN ? 7 : 8);
+    CHECK(has_all(at, 0, 'A'));
+    store_all(at, 100, 'B');
 }
 
-/* Knows nothing of the library, opens the file late, and maps it when it is told to. */
-static void late_writer(const char *path) {
+static int end_of(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    CHECK(close(go[1]) == 0 && close(ready[0]) == 0);
+    return WEXITSTATUS(status);
+}
+
+/* A file that only this program uses: another one that says the same is refused while this one has it, and misses nothing afterwards. */
+static void one_at_a_time(const char *path) {
+    close(file_of(path, SIZE));
+    uint8_t *at = map_all(open(path, O_RDWR | O_CLOEXEC));
+    store_all(at, 0, 'A');
+    CHECK(end_of(start("second", path, "1MiB")) == (kind_at(at) == 's' ? 0 : 7));
+    store_all(at, 0, 'A');
+    CHECK(munmap(at, SIZE) == 0);
+    CHECK(end_of(start("second", path, "1MiB")) == 0);
+    for (int i = 0; i < 2; i++) expect_all_in_file(path, (size_t)i * 100, "AB"[i]);
+}
+
+static void opener(const char *path) {
     int fd = open(path, O_RDWR);
     CHECK(fd >= 0);
     say_ready_and_wait();
@@ -258,126 +272,76 @@ static void late_writer(const char *path) {
     store_all(at, 100, 'B');
 }
 
-/* Its own stores are seen by the other once that has opened the file and time has passed, the other's are at once, and none is lost. */
-static void opened_late(const char *path) {
+/* A file that nobody is said to own: it is stored to by two, which agree at once. */
+static void shared(const char *path) {
     close(file_of(path, SIZE));
     uint8_t *at = map_all(open(path, O_RDWR | O_CLOEXEC));
+    pid_t child = start("opener", path, NULL);
     store_all(at, 0, 'A');
-    pid_t child = start("late_writer", path, NULL);
     await_ready();
-    for (time_t end = time(NULL) + 20; kind_at(at) != 's' && time(NULL) < end;) usleep(1000);
-    CHECK(kind_at(at) == 's');
-    store_all(at, 200, 'C');
     say_go();
-    await_end(child);
-    CHECK(has_all(at, 100, 'B'));
-    store_all(at, 300, 'D');
-    CHECK(msync(at, SIZE, MS_SYNC) == 0);
-    for (int i = 0; i < 4; i++) expect_all_in_file(path, (size_t)i * 100, "ABCD"[i]);
+    CHECK(end_of(child) == 0 && has_all(at, 100, 'B') && kind_at(at) == 's');
 }
 
-static void late_reader(const char *path) {
-    say_ready_and_wait();
-    int fd = open(path, O_RDONLY);
-    for (time_t end = time(NULL) + 20;; usleep(1000)) {
-        uint8_t found;
-        int seen = 0;
-        for (int i = 0; i < STORES; i++) {
-            CHECK(pread(fd, &found, 1, (off_t)place_of(i)) == 1);
-            seen += found == 'A';
-        }
-        if (seen == STORES) return;
-        CHECK(time(NULL) < end);
+/* Opens without waiting fail while the lease is given back, and succeed soon. */
+static void impatient(const char *path) {
+    int fd, tries = 0;
+    while ((fd = open(path, O_RDWR | O_NONBLOCK)) < 0) {
+        CHECK(errno == EAGAIN && ++tries < 20000);
+        usleep(1000);
     }
+    CHECK(pwrite(fd, "B", 1, AT) == 1);
 }
 
-static void holder(const char *path) {
-    (void)path;
-    say_ready_and_wait();
+static void opened_without_waiting(const char *path) {
+    uint8_t *at = map_to_read(path, O_RDONLY);
+    run_other("impatient", path);
+    CHECK(*(volatile uint8_t *)(at + AT) == 'B');
+    expect(at, 0, 5 * MIB);
 }
 
-/* Who only reads finds what was stored before, long before it is written back by itself; the file stays where it is. A copy of this process's
- * descriptor, which the other has with its birth, is not one that it opens to write. */
-static void read_late(const char *path) {
-    close(file_of(path, SIZE));
-    int copy = open(path, O_RDWR), fd = open(path, O_RDWR);
-    int is_known = syscall(SYS_kcmp, getpid(), getpid(), 0, fd, fd) == 0;
-    for (int i = 0; !is_known && i < 2; i++) CHECK(fcntl(i ? fd : copy, F_SETFD, FD_CLOEXEC) == 0);
-    uint8_t *at = map_all(fd);
-    /* One is all that is left of it, and closed. */
-    pid_t child = start("holder", path, NULL);
-    await_ready();
-    CHECK(close(copy) == 0);
-    say_go();
-    await_end(child);
-    for (int round = 0; round < 3; round++) {
-        store_all(at, 0, 'o');
-        pid_t reader = start("late_reader", path, NULL);
-        await_ready();
-        store_all(at, 0, 'A');
-        say_go();
-        await_end(reader);
+/* Many threads read while a plain writer comes again and again: what was there when its open returned, or newer. */
+static volatile uint8_t *volatile watched;
+static atomic_int at_least, is_over;
+
+static void *reads(void *a) {
+    unsigned seed = (unsigned)(uintptr_t)a;
+    while (!is_over) {
+        int least = at_least;
+        size_t page = (size_t)rand_r(&seed) % (SIZE / PAGE);
+        CHECK(watched[page * PAGE] >= least);
     }
-    CHECK(!has_budget() || kind_at(at) == 0);
+    return NULL;
 }
 
-/* With the library it waits until the file is the kernel's: nothing is missed. */
-static void late_mapper(const char *path) {
-    int is_inherited = strncmp(path, "descriptor ", 11) == 0;
-    uint8_t *at = map_all(is_inherited ? atoi(path + 11) : open(path, O_RDWR));
-    CHECK(has_all(at, 0, 'A'));
-    store_all(at, 100, 'B');
+static void writes_round(const char *path) {
+    int fd = open(path, O_RDWR);
+    uint8_t byte = 0;
+    CHECK(fd >= 0 && pread(fd, &byte, 1, 0) == 1);
+    byte++;
+    for (size_t at = 0; at < SIZE; at += PAGE) CHECK(pwrite(fd, &byte, 1, (off_t)at) == 1);
 }
 
-static void mapped_late(const char *path) {
-    const char *caches[] = {"1MiB", "auto"};
-    for (int round = 0; round < 12; round++) {
-        int fd = file_of(path, SIZE), is_inherited = round % 4 >= 2;
-        if (!is_inherited) CHECK(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0);
-        char name[64];
-        snprintf(name, sizeof name, "descriptor %d", fd);
-        uint8_t *at = map_all(fd);
-        store_all(at, 0, 'A');
-        await_end(start("late_mapper", is_inherited ? name : path, caches[round % 2]));
-        CHECK(has_all(at, 100, 'B'));
-        store_all(at, 200, 'C');
-        CHECK(msync(at, SIZE, MS_SYNC) == 0);
-        for (int i = 0; i < 3; i++) expect_all_in_file(path, (size_t)i * 100, "ABC"[i]);
-        CHECK(munmap(at, SIZE) == 0 && close(fd) == 0 && unlink(path) == 0);
+static void never_stale(const char *path) {
+    int fd = file_of(path, SIZE);
+    for (size_t at = 0; at < SIZE; at += PAGE) CHECK(pwrite(fd, "", 1, (off_t)at) == 1);
+    close(fd);
+    for (int round = 1; round <= 12; round++) {
+        fd = open(path, O_RDONLY);
+        watched = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
+        CHECK(watched != MAP_FAILED && close(fd) == 0);
+        pthread_t threads[3];
+        is_over = 0;
+        for (uintptr_t i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, reads, (void *)(i + 1)) == 0);
+        usleep(round % 3 * 3000);
+        run_other("writes_round", path);
+        at_least = round;
+        usleep(3000);
+        is_over = 1;
+        for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+        for (size_t at = 0; at < SIZE; at += PAGE) CHECK(watched[at] == round);
+        CHECK(munmap((void *)watched, SIZE) == 0);
     }
-}
-
-/* Looks, in its mapping, for what the other stores after it was mapped. */
-static void early_reader(const char *path) {
-    uint8_t *at = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, open(path, O_RDONLY), 0);
-    CHECK(at != MAP_FAILED);
-    say_ready_and_wait();
-    CHECK(has_all(at, 0, 'A'));
-}
-
-/* Somebody has it mapped from before: they agree at once. */
-static void mapped_before(const char *path) {
-    close(file_of(path, SIZE));
-    pid_t child = start("early_reader", path, NULL);
-    await_ready();
-    uint8_t *at = map_all(open(path, O_RDWR | O_CLOEXEC));
-    store_all(at, 0, 'A');
-    CHECK(kind_at(at) == 's');
-    say_go();
-    await_end(child);
-}
-
-/* The same of a mapping that may be stored to later only. */
-static void protected_late(const char *path) {
-    close(file_of(path, SIZE));
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    pid_t child = start("early_reader", path, NULL);
-    await_ready();
-    uint8_t *at = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
-    CHECK(at != MAP_FAILED && mprotect(at, SIZE, RW) == 0);
-    store_all(at, 0, 'A');
-    say_go();
-    await_end(child);
 }
 
 /* Two files, with nobody else. */
@@ -390,16 +354,14 @@ static void two_files(const char *path) {
 
 static struct test tests[] = {
     {"two_files", two_files},
-    {"late_writer", late_writer},
-    {"opened_late", opened_late},
-    {"late_reader", late_reader},
-    {"holder", holder},
-    {"read_late", read_late},
-    {"late_mapper", late_mapper},
-    {"mapped_late", mapped_late},
-    {"early_reader", early_reader},
-    {"mapped_before", mapped_before},
-    {"protected_late", protected_late},
+    {"second", second},
+    {"one_at_a_time", one_at_a_time},
+    {"opener", opener},
+    {"shared", shared},
+    {"impatient", impatient},
+    {"opened_without_waiting", opened_without_waiting},
+    {"writes_round", writes_round},
+    {"never_stale", never_stale},
     {"foreign_map", foreign_map},
     {"mapped_elsewhere", mapped_elsewhere},
     {"foreign_pwrite", foreign_pwrite},
@@ -407,7 +369,7 @@ static struct test tests[] = {
     {"foreign_truncate", foreign_truncate},
     {"foreign_open", foreign_open},
     {"seen_at_once", seen_at_once},
-    {"seen_soon", seen_soon},
+    {"open_here", open_here},
     {"seen_of_strangers", seen_of_strangers},
     {"open_elsewhere", open_elsewhere},
 };

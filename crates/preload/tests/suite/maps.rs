@@ -7,7 +7,8 @@ cases! {
     "maps.c", &[];
     unmap_whole unmap_part unmap_across fixed_over fixed_under remap protect residency locking two_maps whole_calls one_stream populated
     private_beside_shared past_the_end offsets syncing large_then_small small_grows many_small
-    windows windows_at_random parts_of_what_grows memory_in_a_hole beside_a_sparse_window fixed_noreplace fixed_in_another_table;
+    windows windows_at_random parts_of_what_grows memory_in_a_hole beside_a_sparse_window fixed_noreplace fixed_in_another_table
+    refused_of_the_engines;
     kernel refused small_then_large executable private_only
 }
 

@@ -41,7 +41,7 @@ fn finds(sanitizer: &str, errors: &[(&str, &str)]) {
     let output = run(sanitizer, "works");
     common::expect_success(sanitizer, &output);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert_eq!((text(&output.stdout), text(&output.stderr)), ("sum right\n".into(), String::new()), "{sanitizer}");
+    assert_eq!((text(&output.stdout), common::said(&output)), ("sum right\n".into(), Vec::new()), "{sanitizer}");
     for (case, report) in errors {
         let output = run(sanitizer, case);
         let said = text(&output.stderr);

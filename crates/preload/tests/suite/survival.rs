@@ -16,7 +16,7 @@ fn started(before: &[&str], program: &Path, case: &str, file: &Path) -> (Child, 
     let library = format!("LD_PRELOAD={}", common::library().display());
     let mut command = Command::new(before[0]);
     command.args(&before[1..]).args(["env", &library]).arg(program).arg(case).arg(file);
-    command.env("FASTMAP_CACHE", "32MiB").env_remove("FASTMAP_RISK_STORES");
+    command.env("FASTMAP_CACHE", "32MiB").env("FASTMAP_OWN", "*").env_remove("FASTMAP_RISK_STORES");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
     let out = BufReader::new(child.stdout.take().expect("a pipe"));
     (child, out)

@@ -15,16 +15,18 @@ fn run(case: &str, variables: &[(&str, &str)]) -> Output {
     output
 }
 
-fn lines(output: &Output) -> Vec<String> {
-    String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect()
-}
-
 /// One line about the file, with these words in it.
 fn is_said(case: &str, words: &[&str]) {
+    is_said_of(case, "*", words);
+}
+
+/// The same, of a program that owns these files.
+fn is_said_of(case: &str, own: &str, words: &[&str]) {
     if !common::ready() {
         return;
     }
-    let said = lines(&run(case, &[]));
+    let own = ("FASTMAP_OWN", own);
+    let said = common::said(&run(case, &[own]));
     let is_it = |line: &String| {
         line.starts_with("fastmap: ")
             && line.contains("/data is the kernel's, outside the cache: ")
@@ -33,10 +35,10 @@ fn is_said(case: &str, words: &[&str]) {
     };
     assert!(said.len() == 1 && said.iter().all(is_it), "{case}: {said:?}");
     // Who names other files is not told of this one.
-    let other = lines(&run(case, &[("FASTMAP_MAP", "other")]));
+    let other = common::said(&run(case, &[own, ("FASTMAP_MAP", "other")]));
     assert!(other.iter().all(|line| line.contains("no mapped file matches")), "{case}: {other:?}");
     // Whatever the capacity is.
-    assert_eq!(lines(&run(case, &[("FASTMAP_CACHE", "auto")])).len(), 1, "{case}");
+    assert_eq!(common::said(&run(case, &[own, ("FASTMAP_CACHE", "auto")])).len(), 1, "{case}");
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn children() {
 
 #[test]
 fn files_that_are_written() {
-    is_said("written", &["write"]);
+    is_said_of("written", "", &["open to write"]);
 }
 
 #[test]
@@ -90,7 +92,7 @@ fn what_is_served_small_or_code_is_not_said() {
         return;
     }
     for case in ["plain", "small", "code"] {
-        assert_eq!(lines(&run(case, &[])), [""; 0], "{case}");
+        assert_eq!(common::said(&run(case, &[])), [""; 0], "{case}");
     }
 }
 
@@ -107,7 +109,7 @@ fn a_list_of_who_serves_what() {
         ("part", "1MiB", &["engine", "kernel: a part of it"]),
     ] {
         let output = run(case, &[("FASTMAP_CACHE", cache), ("FASTMAP_LOG", "mappings")]);
-        let said = lines(&output);
+        let said = common::said(&output);
         let listed: Vec<_> = said.iter().filter(|line| line.starts_with("fastmap: mappings: ")).collect();
         let fits = |(line, server): (&&String, &&str)| line.contains(&format!("/data: {server}"));
         assert!(listed.len() == servers.len() && listed.iter().zip(servers).all(fits), "{case}: {said:?}");
@@ -121,7 +123,7 @@ fn a_named_file_was_mapped_whoever_serves_it() {
         return;
     }
     for case in ["stores", "small", "code", "low", "part", "child"] {
-        let said = lines(&run(case, &[("FASTMAP_MAP", "data")]));
+        let said = common::said(&run(case, &[("FASTMAP_MAP", "data")]));
         assert!(!said.iter().any(|line| line.contains("no mapped file")), "{case}: {said:?}");
     }
 }
@@ -142,7 +144,7 @@ fn what_is_mapped_after_the_engine_has_left_is_not_denied() {
     command.env("FASTMAP_CACHE", "1MiB").env("FASTMAP_MAP", "data").env("FASTMAP_STATS", &stats);
     let output = command.output().expect("sh");
     common::expect_success("left", &output);
-    let said = lines(&output);
+    let said = common::said(&output);
     assert!(!said.iter().any(|line| line.contains("no mapped file")), "{said:?}");
     let text = std::fs::read_to_string(&stats).expect("statistics");
     assert!(text.contains("\"complete\":false,") && text.contains("left the process"), "{text}");

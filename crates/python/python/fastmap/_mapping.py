@@ -271,7 +271,7 @@ def open(
         credentials have expired; TimeoutError the store did not answer within the deadline; ESTALE the object has changed since it was
         opened; ENOSPC there is no room for the local copy; EIO.
     BlockingIOError
-        With a cache and mode "r+", while a process has the file in a cache of its own and does not give it back within 2 s (a Rust program's).
+        With a cache and mode "r+", while another process has the file in a cache to write it.
 
     Notes
     -----

@@ -77,17 +77,17 @@ class memmap(np.memmap, metaclass=Told):
     io.UnsupportedOperation, OSError
         Of an object: see `open`. ESTALE also when a pickled array is of another version of the object than there is now.
     BlockingIOError
-        With a cache and for writing, while a process has the file in a cache of its own and does not give it back within 2 s (a Rust program's).
+        With a cache and for writing, while another process has the file in a cache to write it.
 
     Notes
     -----
     Pickled, it is the file's name, or the URL as it was given, and the place in it: whoever unpickles maps the file, in a cache as large. If that is another process,
-    and both may write, the file becomes the kernel's in both. A system call that is given memory of a cache fails with EFAULT where a page is absent: `tofile`, `numpy.save` and
+    and both may write, it is refused. A system call that is given memory of a cache fails with EFAULT where a page is absent: `tofile`, `numpy.save` and
     pickles copy; elsewhere use `Mapping.pin`, a copy, or `fastmap run`, under which all of them work. Where a file
     is cut while it is mapped, `gather` and `prefetch` raise OSError, and so does the main thread after any other access past its end, which would end
     the interpreter with `numpy.memmap` (SIGBUS). `faulthandler.enable` and `disable` belong where
     no other thread uses an array with a cache: while they run, a miss is a crash. Threads beside the main one find zeros past a cut end until that is told. While a file is in a cache to be written,
-    one that reads it in another process, or is mapped by the kernel in this one, makes all of them the kernel's, with a warning.
+    other processes see what was flushed, and one that the kernel maps in this process makes all of them the kernel's, with a warning.
 
     Examples
     --------
