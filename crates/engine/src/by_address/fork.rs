@@ -178,15 +178,16 @@ pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
     None
 }
 
-/// Converts a file for good that somebody writes, or is about to write. Pages that are pinned for a moment are waited for.
+/// Converts a file that somebody writes, or is about to write. What maps it once all of its maps are gone may have a lease again.
 pub fn give_back(identity: Identity) {
-    give_back_for(identity, Why::Written);
+    patiently(|| convert(&own(), identity, Why::Written).is_ok());
 }
 
-fn give_back_for(identity: Identity, why: Why) {
+/// Waits for pages that are pinned for a moment.
+fn patiently(mut done: impl FnMut() -> bool) {
     const LOOKS: usize = 100;
     for _ in 0..LOOKS {
-        if share(identity, why).is_ok() {
+        if done() {
             return;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -200,7 +201,7 @@ pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>, why: Why) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
     if let Ok(facts) = file::facts(&from) {
-        give_back_for(facts.identity, why);
+        patiently(|| share(facts.identity, why).is_ok());
     }
 }
 
