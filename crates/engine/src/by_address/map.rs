@@ -359,7 +359,8 @@ impl<'a> Call<'a> {
         }
         table.kernel_mappings.forget(&at);
         table.add(Piece { at, prot: self.request.prot, not_in_children: false, share: share.clone() });
-        apply_all(table, region)?;
+        // With too many mappings it fails (vm.max_map_count).
+        apply_all(table, region).inspect_err(|_| table.take_back())?;
         Ok(Ok(start as *mut u8))
     }
 }

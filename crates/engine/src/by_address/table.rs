@@ -122,6 +122,13 @@ impl Table {
         self.pieces.push(piece);
     }
 
+    /// Takes back the piece that was added last, which could not be protected.
+    pub fn take_back(&mut self) {
+        if let Some(piece) = self.pieces.pop() {
+            piece.share.region.extents().remove(&piece.pages());
+        }
+    }
+
     /// Every piece that meets a range, with what it has of it; the newest first.
     pub fn meeting<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = (&'a Piece, Range<usize>)> + 'a {
         self.pieces.iter().rev().filter_map(|piece| Some((piece, intersection(&piece.at, range)?)))

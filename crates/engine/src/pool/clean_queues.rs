@@ -232,7 +232,11 @@ impl CleanQueues {
     /// `most`: so many entries can meet the condition.
     fn remove(&self, most: usize, condition: impl Fn(Entry) -> bool) -> Vec<Entry> {
         // Room for all, since nothing may be allocated under a queue's lock: the program's allocator may touch pages, and wait for the lock.
-        let mut removed = Vec::with_capacity(most.min(self.next.len() * CHUNK));
+        // Where memory is limited (setrlimit(2)) there may be room for some: there are hardly ever as many.
+        let (mut removed, mut room) = (Vec::new(), most.min(self.next.len() * CHUNK));
+        while removed.try_reserve_exact(room).is_err() {
+            room /= 2;
+        }
         self.retain(|entry| {
             let goes = condition(entry);
             if goes {

@@ -99,7 +99,57 @@ static void stack_size(const char *path) {
     CHECK(munmap(map, SIZE) == 0);
 }
 
+/* A child maps and stores, or is refused a map; it is not killed. */
+static void in_child(const char *path, void (*limit)(long), long value) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int fd = file_of(path, SIZE);
+        limit(value);
+        uint8_t *map = mmap(NULL, SIZE, RW, MAP_SHARED, fd, 0);
+        /* What the engine has begun to make may have taken the last. */
+        if (map == MAP_FAILED && errno == ENOMEM && has_budget()) exit(0);
+        CHECK(map != MAP_FAILED);
+        store_all(map, 3);
+        for (size_t i = 0; i < SIZE; i += PAGE) CHECK(map[i] == 3);
+        CHECK(msync(map, SIZE, MS_SYNC) == 0 && munmap(map, SIZE) == 0);
+        check_all(path, 3);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void limit_data(long mib) {
+    struct rlimit limit = {(rlim_t)mib * MIB, (rlim_t)mib * MIB};
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+}
+
+/* Memory is limited (setrlimit(2)): where the engine gets none, the kernel has the file. */
+static void memory(const char *path) {
+    const long limits[] = {4096, 300, 40, 8, 2};
+    for (int i = 0; i < 5; i++) in_child(path, limit_data, limits[i]);
+}
+
+/* Leaves room for so many more mappings. */
+static void limit_mappings(long left) {
+    long most = 0, made = 0;
+    FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
+    CHECK(file && fscanf(file, "%ld", &most) == 1 && fclose(file) == 0);
+    uint8_t *at = mmap(NULL, (size_t)(most + 100) * 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED);
+    while (made < most && mprotect(at + (2 * made + 1) * (long)PAGE, PAGE, PROT_READ) == 0) made++;
+    for (left = (left + 1) / 2; left > 0; left--) CHECK(mprotect(at + (2 * --made + 1) * (long)PAGE, PAGE, PROT_NONE) == 0);
+}
+
+/* There may be few more mappings (vm.max_map_count). */
+static void mappings(const char *path) {
+    for (long left = 1000; left >= 2; left = left > 40 ? 40 : left - 3) in_child(path, limit_mappings, left);
+}
+
 static const struct test tests[] = {
+    {"memory", memory},
+    {"mappings", mappings},
     {"file_size", file_size},
     {"stack_size", stack_size},
 };
