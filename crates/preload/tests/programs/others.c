@@ -263,6 +263,30 @@ static void one_at_a_time(const char *path) {
     for (int i = 0; i < 2; i++) expect_all_in_file(path, (size_t)i * 100, "AB"[i]);
 }
 
+/* A child made by fork(2) is of this program: what it maps anew agrees with its parent's. */
+static void child_maps_anew(const char *path) {
+    close(file_of(path, SIZE));
+    uint8_t *at = map_all(open(path, O_RDWR));
+    int told[2];
+    store_all(at, 0, 'A');
+    CHECK(pipe(told) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char byte;
+        CHECK(read(told[0], &byte, 1) == 1);
+        uint8_t *own = map_all(open(path, O_RDWR));
+        CHECK(has_all(own, 0, 'A') && has_all(own, 100, 'B'));
+        store_all(own, 200, 'C');
+        _exit(0);
+    }
+    store_all(at, 100, 'B');
+    CHECK(write(told[1], "x", 1) == 1);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(has_all(at, 0, 'A') && has_all(at, 100, 'B') && has_all(at, 200, 'C'));
+}
+
 static void opener(const char *path) {
     int fd = open(path, O_RDWR);
     CHECK(fd >= 0);
@@ -356,6 +380,7 @@ static struct test tests[] = {
     {"two_files", two_files},
     {"second", second},
     {"one_at_a_time", one_at_a_time},
+    {"child_maps_anew", child_maps_anew},
     {"opener", opener},
     {"shared", shared},
     {"impatient", impatient},

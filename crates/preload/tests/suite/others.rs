@@ -23,7 +23,7 @@ not_own! {
 
 cases! {
     "others.c", &[];
-    one_at_a_time;
+    one_at_a_time child_maps_anew;
     kernel
 }
 
