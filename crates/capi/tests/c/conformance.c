@@ -279,6 +279,13 @@ static void bytes_that_are_there(int fd) {
     close(file);
 }
 
+/* Whether a cache keeps others from storing to the file: it has a lock on a byte far behind the data. */
+static int is_locked_by_cache(int fd) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = INT64_MAX - 1, .l_len = 1};
+    CHECK(fcntl(fd, F_OFD_GETLK, &lock) == 0);
+    return lock.l_type != F_UNLCK;
+}
+
 static void caches(int fd) {
     struct fm_cache *cache = fm_cache_create(1 << 20);
     struct fm_stats stats;
@@ -295,7 +302,13 @@ static void caches(int fd) {
     CHECK(fm_mmap_in((struct fm_cache *)16384, NULL, BYTES, RW, MAP_PRIVATE, fd, 0) == MAP_FAILED && errno == EINVAL);
     CHECK(fm_mmap(NULL, BYTES, RW, MAP_PRIVATE | FM_MAP_CACHED, fd, 0) == MAP_FAILED && errno == EOPNOTSUPP);
     CHECK(fm_mmap(NULL, BYTES, RW, MAP_SHARED | FM_MAP_CACHED, -1, 0) == MAP_FAILED && errno == EBADF);
-    CHECK(fm_munmap(a, BYTES) == 0 && fm_cache_destroy(cache) == 0 && FAILS(fm_cache_destroy(cache), EINVAL));
+    CHECK(!is_locked_by_cache(fd) && fm_munmap(a, BYTES) == 0);
+    for (int many = 0; many < 2; many++) {
+        a = fm_mmap_in(cache, NULL, BYTES, PROT_READ, MAP_SHARED | (many ? FM_MAP_MANY_WRITERS : 0), fd, 0);
+        CHECK(fm_is_cached(a, BYTES) && !is_locked_by_cache(fd) && fm_mprotect(a, BYTES, RW) == 0);
+        CHECK(is_locked_by_cache(fd) == !many && fm_munmap(a, BYTES) == 0);
+    }
+    CHECK(fm_cache_destroy(cache) == 0 && FAILS(fm_cache_destroy(cache), EINVAL));
     CHECK(fm_stats(NULL, &stats, sizeof stats) == 0 && stats.capacity >= 16 * PAGE);
 }
 

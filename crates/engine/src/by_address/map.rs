@@ -277,6 +277,7 @@ impl<'a> Call<'a> {
             identity: self.identity(),
             writer,
             may_write: self.may_write,
+            one_writer: self.request.one_writer,
             kind: self.request.kind(),
         });
         // Now that the share keeps the region: the end of a region gives the lease back.

@@ -87,7 +87,8 @@ fn protect_whole(table: &mut Table, range: &Range<usize>, prot: i32) -> Option<R
         let region = &share.region;
         if prot & libc::PROT_WRITE != 0
             && !region.is_writable()
-            && let Err(error) = share.writer.as_ref().map_or(Ok(()), |from| files::let_write(region, from, true))
+            && let Some(from) = &share.writer
+            && let Err(error) = files::let_write(region, from, share.one_writer)
         {
             return Some(Err(error.errno()));
         }

@@ -25,6 +25,8 @@ pub struct Share {
     pub writer: Option<EngineFd<File>>,
     /// The program's descriptor may write, and what is stored to the map is the file's.
     pub may_write: bool,
+    /// No other process may store to the file through a cache meanwhile, once this map may be stored to.
+    pub one_writer: bool,
     /// `MAP_SHARED` or `MAP_PRIVATE`. A private map is only read, and has its addresses to itself; before it may be stored to, the file is
     /// converted.
     pub kind: i32,
