@@ -282,7 +282,7 @@ impl Stage<Olap> for Databases {
         let under = (turn.engine == Engine::Fastmap).then(|| {
             let cache = self.cache.map_or("auto".to_owned(), |cache| cache.to_string());
             // Its memory group has a limit.
-            vec!["--cache".into(), cache.into(), "--risk-stores".into(), "--stats".into(), self.stats().into()]
+            vec!["--cache".into(), cache.into(), "--risk-stores".into(), "--own".into(), "*".into(), "--stats".into(), self.stats().into()]
         });
         Ok(Launch { under, ..Launch::default() })
     }
