@@ -294,11 +294,9 @@ impl<'a> Call<'a> {
     /// The file's region, which is made if there is none.
     fn attach(&self) -> crate::error::Result<Option<Arc<Region>>> {
         // Of a file that the program writes, further parts will be mapped once it has grown.
-        let may_grow = || {
-            !self.identity().is_unique()
-                && (file::access_mode(self.from) != libc::O_RDONLY || file::is_open_to_write(self.identity()))
-        };
-        let room = if self.writable || !files::is_cached(self.identity()) && may_grow() { ROOM } else { 0 };
+        let is_written = self.request.own || file::access_mode(self.from) != libc::O_RDONLY;
+        let may_grow = is_written && !self.identity().is_unique() && !files::is_cached(self.identity());
+        let room = if self.writable || may_grow { ROOM } else { 0 };
         let with = |room| {
             let place = match &self.place {
                 Some(place) => Place::Fixed { address: place.start, offset: self.in_file.start, room },

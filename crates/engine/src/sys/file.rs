@@ -2,7 +2,7 @@
 
 use super::engine_fd::{self, EngineFd};
 use super::signal::Blocked;
-use super::{PAGE, errno, memory, proc_files, record_locks};
+use super::{PAGE, errno, memory, record_locks};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -159,23 +159,6 @@ pub fn access_mode(file: &File) -> i32 {
     // SAFETY: the call reads flags.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
     if flags & libc::O_PATH != 0 { libc::O_WRONLY } else { flags & libc::O_ACCMODE }
-}
-
-/// Whether this process has a file open for writing, by a descriptor that is not the engine's.
-pub fn is_open_to_write(wanted: Identity) -> bool {
-    proc_files::numbers("/proc/self/fd").into_iter().any(|number| {
-        let fd = number as i32;
-        // SAFETY: the number may be closed by now, and then the calls fail. fstat fills the zeroed structure.
-        unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            let flags = libc::fcntl(fd, libc::F_GETFL);
-            flags >= 0
-                && flags & libc::O_ACCMODE != libc::O_RDONLY
-                && !engine_fd::is_engine_fd(fd)
-                && libc::fstat(fd, &mut stat) == 0
-                && Identity::of(&stat) == Some(wanted)
-        }
-    })
 }
 
 /// The name that /proc gives a descriptor, for messages. The look-up uses this thread's folder, since the process's first thread may have

@@ -248,7 +248,7 @@ fn a_map_grows_and_shrinks() {
         // Another has less, and is the kernel's when it moves: other threads may use it meanwhile.
         file.set_len(8 * PAGE as u64).unwrap();
         drop(file);
-        let wanted = Request { one_writer: false, ..request(8 * PAGE, libc::PROT_READ, 0) };
+        let wanted = Request { one_writer: false, own: false, ..request(8 * PAGE, libc::PROT_READ, 0) };
         let at = by_address::map(File::open(&path).unwrap().as_fd(), &cache, &wanted).unwrap().unwrap() as usize;
         File::options().write(true).open(&path).unwrap().set_len(2 << 30).unwrap();
         assert_eq!(by_address::remap(at, 8 * PAGE, 2 << 30, 0, 0), Err(libc::ENOMEM));
