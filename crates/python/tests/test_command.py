@@ -95,8 +95,10 @@ def table(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--cache", "1MiB"], ["--cache=1MiB"], ["--cache", "1MiB", "--"], ["--cache=1MiB", "--map", "*table*", "--async-stores", "--override"], ["--async-stores", "--cache", "1MiB"], ["--"]], ids=str)
-def test_a_script_runs_as_it_is(tmp_path, table, options):
+def test_a_script_runs_as_it_is(tmp_path, table, options, monkeypatch):
     path, total = table
+    # It stores to the table.
+    monkeypatch.setenv("FASTMAP_OWN", str(path))
     stats = tmp_path / "stats.json"
     options = [f"--stats={stats}", *options]
     result = printed("run", *options, script(tmp_path, SCRIPT), path, "--cache", "-x", "a b", "--", "")
@@ -160,7 +162,7 @@ def test_the_command_is_installed_with_its_libraries(tmp_path, table):
     path, total = table
     command = os.path.join(sysconfig.get_path("scripts"), "fastmap")
     stats = tmp_path / "stats.json"
-    arguments = [command, "run", "--risk-stores", "--cache", "1MiB", "--stats", stats, "--", sys.executable, script(tmp_path, SCRIPT), path]
+    arguments = [command, "run", "--risk-stores", "--own", path, "--cache", "1MiB", "--stats", stats, "--", sys.executable, script(tmp_path, SCRIPT), path]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, env={"PATH": "/usr/bin:/bin"})
     assert (done.returncode, done.stdout) == (0, f"{total} 1024\n"), done.stderr
     assert misses(stats) > 0
