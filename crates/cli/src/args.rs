@@ -139,12 +139,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE|auto")]
     pub cache: Option<Capacity>,
     /// Serve only shared mappings of these files, also small ones that are read-only; may be given several times [default: every shared
-    /// mapping of a regular file or block device that is larger than 1 MiB and not executable]
+    /// mapping of a regular file that is larger than 1 MiB and not executable, and of those of --own that are writable, or block devices]
     #[arg(long, value_name = "GLOB", help_heading = CACHED)]
     pub map: Vec<OsString>,
     /// Only this program uses these files; may be given several times. Without this, a file is cached only while the kernel vouches that
     /// nobody has it open to write (a lease, fcntl(2)), so writable mappings are the kernel's. With it, other processes see of such a file
-    /// what was flushed, and what they write may be lost
+    /// what was flushed, and what they write may be lost; so do programs that this one executes
     #[arg(long, value_name = "GLOB", help_heading = CACHED)]
     pub own: Vec<OsString>,
     /// Also keep the program's heap in this file, at most SIZE of it. The file must not exist yet, or be empty. It should be on fast

@@ -174,34 +174,41 @@ pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
         return Some(file);
     }
     drop(file);
-    give_back(identity);
+    let _ = patiently(|| convert(&own(), identity, Why::Written).map_err(|error| error.errno()));
     None
 }
 
-/// Converts a file that somebody writes, or is about to write. What maps it once all of its maps are gone may have a lease again.
-pub fn give_back(identity: Identity) {
-    patiently(|| convert(&own(), identity, Why::Written).is_ok());
+/// Converts a file that somebody waits to write. What maps it once all of its maps are gone may have a lease again. False: pages are pinned.
+pub fn give_back(identity: Identity) -> bool {
+    convert(&own(), identity, Why::Written).is_ok()
 }
 
 /// Waits for pages that are pinned for a moment.
-fn patiently(mut done: impl FnMut() -> bool) {
+fn patiently(mut attempt: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
     const LOOKS: usize = 100;
+    let mut done = attempt();
     for _ in 0..LOOKS {
-        if done() {
-            return;
+        if done.is_ok() {
+            return done;
         }
         std::thread::sleep(Duration::from_millis(20));
+        done = attempt();
     }
     tracing::warn!("a file that others write stays in the cache: its pages are pinned");
+    done
 }
 
 /// Converts the file behind a descriptor for good, for example before the program locks all of it (fcntl(2)), where the engine itself has a lock
 /// on one byte. A file that is not in the engine stays as it is.
-pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>, why: Why) {
+///
+/// # Errors
+/// The error number for which it stays in the engine: pages are pinned, or cannot be saved.
+pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>, why: Why) -> Result<(), i32> {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
-    if let Ok(facts) = file::facts(&from) {
-        patiently(|| share(facts.identity, why).is_ok());
+    match file::facts(&from) {
+        Ok(facts) => patiently(|| share(facts.identity, why)),
+        Err(_) => Ok(()),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::fault::child::{self, ChildMap};
 use crate::files::facts::facts_of;
 use crate::files::leases::Refused;
 use crate::files::table::AttachOptions;
-use crate::files::{closing, leases, table as files};
+use crate::files::{closing, leases, length, table as files};
 use crate::map::cache::Cache;
 use crate::modes::Fallback;
 use crate::region::address::Place;
@@ -327,7 +327,8 @@ impl<'a> Call<'a> {
             return None;
         }
         match leases::take(self.from, self.identity(), fork_of::give_back) {
-            Ok(()) => None,
+            // It may have been cut between the look at its length and the lease.
+            Ok(()) => length::follow(region).err().map(|_| Why::Written),
             Err(Refused::Written) => Some(Why::Written),
             Err(Refused::Never(error)) => {
                 tracing::debug!(file = %file::path_of(self.from).display(), %error, "no lease");

@@ -11,7 +11,7 @@ use super::why::Why;
 use crate::sys::{PAGE, errno};
 use std::ops::Range;
 
-/// mremap(2). A cached map grows in place as far as its region's addresses reach (64 GiB if it was mapped to be written). Beyond that, with
+/// mremap(2). A cached map grows in place as far as its region's addresses reach (64 GiB if it may be written). Beyond that, with
 /// `MREMAP_MAYMOVE`, the file is converted: other threads may store to it at the old addresses until the kernel has moved it.
 ///
 /// # Safety
@@ -153,7 +153,10 @@ fn change_cached(owner: &Owner, wanted: &Wanted, piece: &Piece) -> Result<Option
             piece.share.region.store().note_mapped(wanted.in_file(piece).end);
             owner.change(|table| {
                 table.grow(piece, &wanted.from, to.clone());
-                apply_protections(table, &to)
+                apply_protections(table, &to).inspect_err(|_| {
+                    let grown = Piece { at: to.clone(), ..piece.clone() };
+                    table.grow(&grown, &to, wanted.from.clone());
+                })
             })?;
         }
         Plan::Refuse => return Err(libc::ENOMEM),

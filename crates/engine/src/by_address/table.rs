@@ -81,7 +81,7 @@ pub struct Table {
     pub locked: Vec<Locked>,
     pub pins: BTreeMap<PinKey, Pins>,
     pub kernel_mappings: KernelMappings,
-    /// Files that are the kernel's for good, with the time each was made: children have them mapped, or other processes write them.
+    /// Files that are the kernel's for good, with the time each was made: children have them mapped, they are locked as a whole, or are stored to where that is not to be cached.
     left: BTreeMap<Identity, Birth>,
 }
 

@@ -3,7 +3,9 @@
 //! The engine's pages are copies, and nobody tells it when a file changes. So a file that is only read here is the engine's as long as its lease
 //! holds. The kernel gives a lease of a regular file to its owner, and to CAP_LEASE, while nobody, this process included, has the file open to
 //! write. A process that opens it to write later, or cuts it, waits in the kernel until the lease is given back: until the maps are the kernel's.
-//! Nothing is ever stale. Only an open(2) with O_NONBLOCK, such as truncate(1) makes, does not wait: it fails with EAGAIN until then.
+//! Nothing is stale, with two exceptions: the kernel lets the other in after 45 s (/proc/sys/fs/lease-break-time), in which pages may stay pinned;
+//! and an open(2) with O_RDONLY and O_TRUNC breaks no read lease. An open(2) with O_NONBLOCK, such as truncate(1) makes, does not wait: it fails
+//! with EAGAIN until then.
 //!
 //! A file that is stored to here has no lease: its user vouches that nobody else uses it.
 
@@ -14,19 +16,22 @@ use crate::sys::{engine_fd, file, threads};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The signal that says that a lease is to be given back: one of the C library's own (for pthread_cancel(3)), which
 /// programs neither send nor wait for. It is sent to one thread, which blocks it and is never cancelled.
 const SIGNAL: i32 = 32;
 
-/// The interval at which leases are looked at, since the kernel may be unable to queue a signal (RLIMIT_SIGPENDING), and a page may be pinned.
+/// The interval at which leases are looked at, since the kernel may be unable to queue a signal (RLIMIT_SIGPENDING).
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Called with a file whose lease somebody waits for. Its maps are the kernel's on return, unless pages of it are pinned.
-pub type GiveBack = fn(Identity);
+/// The pause before a file is tried again whose pages are pinned. Others come between.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Called with a file whose lease somebody waits for. Its maps are the kernel's on return; false: pages of it are pinned.
+pub type GiveBack = fn(Identity) -> bool;
 
 /// Why there is no lease.
 #[derive(Debug)]
@@ -35,12 +40,6 @@ pub enum Refused {
     Written,
     /// This user has no right to it, or the file system gives none.
     Never(io::Error),
-}
-
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Self {
-        if error.raw_os_error() == Some(libc::EAGAIN) { Refused::Written } else { Refused::Never(error) }
-    }
 }
 
 struct Lease {
@@ -60,9 +59,12 @@ pub fn take(from: &File, identity: Identity, give_back: GiveBack) -> Result<(), 
     if is_held(identity) {
         return Ok(());
     }
-    let thread = thread(give_back)?;
-    let own = file::reopen(from, false, false)?;
-    lease(&own, thread)?;
+    let thread = thread(give_back).map_err(Refused::Never)?;
+    let own = file::reopen(from, false, false).map_err(Refused::Never)?;
+    lease(&own, thread).map_err(|error| match error.raw_os_error() {
+        Some(libc::EAGAIN) => Refused::Written,
+        _ => Refused::Never(error),
+    })?;
     leases().push(Lease { identity, file: own });
     // It may be broken already.
     wake(thread);
@@ -110,12 +112,15 @@ fn broken() -> Vec<Identity> {
     leases().iter().filter(is_broken).map(|one| one.identity).collect()
 }
 
-/// The thread that gives leases back, or the error number for which there is none.
-static THREAD: OnceLock<Result<i32, i32>> = OnceLock::new();
+/// The thread that gives leases back; 0: there is none yet.
+static THREAD: AtomicI32 = AtomicI32::new(0);
 
+/// Called by one thread at a time.
 fn thread(give_back: GiveBack) -> io::Result<i32> {
-    let started = THREAD.get_or_init(|| start(give_back).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM)));
-    started.map_err(io::Error::from_raw_os_error)
+    match THREAD.load(Ordering::Acquire) {
+        0 => start(give_back).inspect(|thread| THREAD.store(*thread, Ordering::Release)),
+        thread => Ok(thread),
+    }
 }
 
 /// Closes the leased files in a child made by fork(2): a lease lasts as long as any process has its open file.
@@ -136,6 +141,7 @@ fn start(give_back: GiveBack) -> io::Result<i32> {
     let _blocked = Blocked::all();
     let body = threads::named_with_rights(move || {
         ignore_where_default();
+        block();
         // SAFETY: no memory.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) };
         let _ = tell.send(thread as i32);
@@ -164,11 +170,14 @@ fn ignore_where_default() {
     }
 }
 
-/// Waits for the signal, and takes all that have come.
-fn await_signal(timeout: Option<Duration>) {
-    // Each time anew: it may have been unblocked meanwhile.
+/// Blocks the signal, so that it is kept.
+fn block() {
     // SAFETY: a set that the kernel reads.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &SET, 0, size_of_val(&SET)) };
+}
+
+/// Waits for the signal, which is blocked, and takes all that have come.
+fn await_signal(timeout: Option<Duration>) {
     let time =
         |timeout: Duration| libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
     let take = |timeout: Option<Duration>| {
@@ -193,18 +202,21 @@ static DISMISSED: AtomicBool = AtomicBool::new(false);
 
 /// Ends the thread: no lease is held any more.
 pub fn dismiss() {
-    if let Some(Ok(thread)) = THREAD.get() {
+    let thread = THREAD.load(Ordering::Acquire);
+    if thread != 0 {
         DISMISSED.store(true, Ordering::Release);
-        wake(*thread);
+        wake(thread);
     }
 }
 
 /// The thread's life.
 fn serve(give_back: GiveBack) {
     while !DISMISSED.load(Ordering::Acquire) {
-        broken().into_iter().for_each(give_back);
-        let timeout = (!leases().is_empty()).then_some(LOOK);
-        await_signal(timeout);
+        let pinned = broken().into_iter().filter(|identity| !give_back(*identity)).count();
+        // Each time anew, and before the look: a library may have unblocked it meanwhile.
+        block();
+        let look = (!leases().is_empty()).then_some(LOOK);
+        await_signal(if pinned > 0 { Some(AGAIN) } else { look });
     }
 }
 

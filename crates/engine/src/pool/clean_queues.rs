@@ -231,20 +231,26 @@ impl CleanQueues {
 
     /// `most`: so many entries can meet the condition.
     fn remove(&self, most: usize, condition: impl Fn(Entry) -> bool) -> Vec<Entry> {
+        const FEW: usize = 256;
         // Room for all, since nothing may be allocated under a queue's lock: the program's allocator may touch pages, and wait for the lock.
-        // Where memory is limited (setrlimit(2)) there may be room for some: there are hardly ever as many.
+        // Where memory is limited (setrlimit(2)) there may be room for some, and there are hardly ever more.
         let (mut removed, mut room) = (Vec::new(), most.min(self.next.len() * CHUNK));
         while removed.try_reserve_exact(room).is_err() {
             room /= 2;
         }
-        self.retain(|entry| {
-            let goes = condition(entry);
-            if goes {
-                removed.push(entry);
+        loop {
+            self.retain(|entry| {
+                let goes = removed.len() < removed.capacity() && condition(entry);
+                if goes {
+                    removed.push(entry);
+                }
+                !goes
+            });
+            if removed.len() < removed.capacity() {
+                return removed;
             }
-            !goes
-        });
-        removed
+            removed.reserve(FEW);
+        }
     }
 
     fn retain(&self, mut stays: impl FnMut(Entry) -> bool) {

@@ -32,7 +32,8 @@ const ENGINES_BYTE: i64 = i64::MAX - 1;
 fn before_lock(fd: c_int, start: i64, len: i64) {
     let reaches = len == 0 || len > 0 && start.saturating_add(len) > ENGINES_BYTE;
     if reaches && coherence::file(fd).is_some_and(|mapped| mapped.may_be_stored_to()) {
-        mappings::leave_descriptor_to_kernel(fd, Why::Descriptor);
+        // The kernel answers if the engine's lock is in the way.
+        let _ = mappings::leave_descriptor_to_kernel(fd, Why::Descriptor);
     }
 }
 

@@ -331,8 +331,8 @@ pub fn resizing(fd: c_int, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// The file at `path`, whose length a call is about to set, if the engine maps it writable. A file that the engine maps
-/// only to be read is converted to kernel mappings here (`by_address::to_be_written`).
+/// The file at `path`, whose length a call is about to set, if the engine maps it. A file that is leased is converted to kernel mappings here
+/// instead (`by_address::to_be_written`).
 ///
 /// # Safety
 /// `path` is a string in ordinary memory, or null.

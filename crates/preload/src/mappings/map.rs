@@ -136,7 +136,11 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     };
     if let Some(why) = left.filter(|_| is_in_engine(fd)) {
         // Its other maps are the kernel's from then on, and see the stores.
-        leave_descriptor_to_kernel(fd, why);
+        if let Err(error) = leave_descriptor_to_kernel(fd, why) {
+            // A kernel mapping would not agree with them.
+            set_errno(if error == libc::EBUSY { libc::EAGAIN } else { error });
+            return libc::MAP_FAILED;
+        }
     } else if for_engine && left.is_none() && straight == Straight::No {
         // SAFETY: the caller's contract.
         match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {

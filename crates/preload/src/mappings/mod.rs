@@ -98,9 +98,9 @@ pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t, why: Why) -> Res
 }
 
 /// Converts the file behind a descriptor, which stays the kernel's.
-pub(crate) fn leave_descriptor_to_kernel(fd: c_int, why: Why) {
-    undisturbed((), || {
+pub(crate) fn leave_descriptor_to_kernel(fd: c_int, why: Why) -> Result<(), c_int> {
+    undisturbed(Err(libc::EIO), || {
         // SAFETY: the program's descriptor, open during its call.
-        by_address::leave_descriptor_to_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, why);
-    });
+        by_address::leave_descriptor_to_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, why)
+    })
 }
