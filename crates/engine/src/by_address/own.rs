@@ -57,7 +57,7 @@ pub fn own() -> Owner {
 }
 
 /// Whether this thread owns the table.
-pub(super) fn is_owned() -> bool {
+fn is_owned() -> bool {
     OWNER.load(Ordering::Relaxed) == this_thread()
 }
 

@@ -136,8 +136,7 @@ pub fn in_child() {
 
 fn start(give_back: GiveBack) -> io::Result<i32> {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
-    // The thread inherits the mask: no signal of the program's comes to it.
-    // With the rights of the program, in whose place it converts maps.
+    // The thread inherits the mask: no signal of the program's comes to it. It has the program's rights, in whose place it converts maps.
     let _blocked = Blocked::all();
     let body = threads::named_with_rights(move || {
         ignore_where_default();

@@ -79,11 +79,6 @@ pub fn wait_for_keeper(from: &File) {
     }
 }
 
-/// Whether a process with this name is a keeper: it has the name of the thread that made it until it gives itself its own.
-pub fn is_keeper(command: &str) -> bool {
-    [KEEPER.to_bytes(), KEEPERS_THREAD.as_bytes()].contains(&command.as_bytes())
-}
-
 /// A process that holds the lock.
 #[derive(Debug)]
 struct Holder {
@@ -92,8 +87,9 @@ struct Holder {
 }
 
 impl Holder {
+    /// A keeper has the name of the thread that made it until it gives itself its own.
     fn is_keeper(&self) -> bool {
-        is_keeper(&self.command)
+        [KEEPER.to_bytes(), KEEPERS_THREAD.as_bytes()].contains(&self.command.as_bytes())
     }
 
     fn name(holder: Option<Holder>) -> String {
