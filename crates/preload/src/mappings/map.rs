@@ -244,7 +244,7 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
 
 /// The request to the engine.
 pub(super) fn request(wanted: Wanted) -> by_address::Request {
-    let Wanted { addr, len, prot, flags, fd, offset } = wanted;
+    let Wanted { addr, len, prot, flags, offset, .. } = wanted;
     by_address::Request {
         addr: addr as usize,
         len,
@@ -252,7 +252,7 @@ pub(super) fn request(wanted: Wanted) -> by_address::Request {
         flags,
         offset: offset as u64,
         one_writer: true,
-        own: is_own(fd),
+        own: false,
         fallback: Fallback::Refuse,
         async_stores: config().async_stores,
         // A program under `fastmap run` expects each mapping at an address of its own.
@@ -312,7 +312,7 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_
     if mapping.is_none() && !is_in_engine(fd) {
         return Ok(None);
     }
-    let request = request(wanted);
+    let request = by_address::Request { own: is_own(fd), ..request(wanted) };
     // SAFETY: the program's descriptor, open during its call; the caller's contract.
     let mapped = unsafe { by_address::map(BorrowedFd::borrow_raw(fd), cache, &request) };
     match mapped {
