@@ -6,6 +6,7 @@ mod companion;
 mod glob;
 mod guard;
 mod heap;
+mod keepers;
 pub(crate) mod objects;
 mod parent;
 mod program;
@@ -29,6 +30,7 @@ use crate::failure::Failure;
 use crate::size::{Capacity, Size};
 use crate::table::printable;
 use companion::Companion;
+use keepers::Keepers;
 use program::Kind;
 use warm::Warmth;
 
@@ -68,12 +70,19 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Failure> {
     // The other checks come first, because this one makes a file.
     let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
     let made = stats.map(|(source, path)| checked_stats(source, &path)).transpose()?;
+    let mut keepers = None;
     if let Some(variables) = &mut variables {
         variables.extend(objects);
         if let Some(Made { path, .. }) = &made {
             variables.push(("FASTMAP_STATS", path.clone().into()));
         }
         variables.push(("LD_PRELOAD", preload(library.as_deref(), env::var_os("LD_PRELOAD"))));
+        if variables.iter().any(|(name, _)| *name == "FASTMAP_OWN")
+            && let Ok(made) = Keepers::new()
+        {
+            variables.push(("FASTMAP_KEEPERS", made.path()));
+            keepers = Some(made);
+        }
     }
     if kind == Kind::Go && engine.is_some() {
         eprintln!("{}", program::OF_GO.replace("PROGRAM", &printable(program.display())));
@@ -84,7 +93,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Failure> {
             write_unfinished(path, &program);
         }
     };
-    let mut child = match parent::start(&program, &args.program, variables, logs, before) {
+    let mut child = match parent::start(&program, &args.program, variables, logs, keepers, before) {
         Ok(child) => child,
         Err(error) => {
             if let Some(Made { path, fresh: true }) = &made {

@@ -15,6 +15,7 @@
 //! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
 //! | `FASTMAP_LOG` | subjects of messages, with commas. `mappings`: who serves each file, and why. Other words are other libraries' | none |
 //! | `FASTMAP_OBJECTS` | the folder of a session with objects (`objects/session.rs`) | no objects |
+//! | `FASTMAP_KEEPERS` | the file in which programs note their keepers, for `fastmap run` | none |
 //! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
 //!
 //! An empty variable counts as unset. A variable that makes no sense is named on standard error, and then the kernel
@@ -55,6 +56,8 @@ pub struct Config {
     pub stats: Option<PathBuf>,
     /// The heap's file and, if given, its size in bytes.
     pub heap: Option<(PathBuf, Option<u64>)>,
+    /// Where programs note their keepers.
+    pub keepers: Option<PathBuf>,
     /// The process that `fastmap run` became.
     pub run_pid: Option<i32>,
     /// Whether standard error is told who serves each file.
@@ -87,6 +90,7 @@ impl Config {
             persist: Persist::Automatic,
             stats: None,
             heap: None,
+            keepers: None,
             run_pid: None,
             logs_mappings: false,
             off: false,
@@ -138,6 +142,7 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     config.async_stores = choice("FASTMAP_ASYNC_STORES", given("FASTMAP_ASYNC_STORES"), &[("0", false), ("1", true)])?;
     config.risk_stores = choice("FASTMAP_RISK_STORES", given("FASTMAP_RISK_STORES"), &[("0", false), ("1", true)])?;
     config.stats = given("FASTMAP_STATS").map(PathBuf::from);
+    config.keepers = given("FASTMAP_KEEPERS").map(PathBuf::from);
     config.heap = given("FASTMAP_HEAP").map(heap).transpose()?;
     if let Some(text) = given("FASTMAP_RUN_PID") {
         let pid = text.to_str().and_then(|text| text.parse().ok());

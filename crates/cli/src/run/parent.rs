@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::guard::Guard;
+use super::keepers::Keepers;
 use super::signals::{ALL_SIGNALS, pass_on, pending, send, set_mask, take, wait_for};
 use super::{Variables, voice};
 
@@ -19,6 +20,8 @@ pub struct Child {
     pub pid: u32,
     /// None where there could be none: the program is steered all the same.
     guard: Option<Guard>,
+    /// Who writes what the program stored and did not flush.
+    keepers: Option<Keepers>,
 }
 
 /// Programs that end sooner are not looked at: most of what scripts start.
@@ -71,6 +74,7 @@ pub fn start(
     arguments: &[OsString],
     variables: Option<Variables>,
     logs: bool,
+    mut keepers: Option<Keepers>,
     mut before: impl FnMut(),
 ) -> io::Result<Child> {
     let mask = set_mask(ALL_SIGNALS);
@@ -135,11 +139,15 @@ pub fn start(
         // SAFETY: ends the process, which has nothing to clean up.
         unsafe { libc::_exit(127) }
     }
-    close_but(&[reader.as_raw_fd(), goes.as_raw_fd()]);
+    let kept = [Some(reader.as_raw_fd()), Some(goes.as_raw_fd()), keepers.as_ref().map(Keepers::descriptor)];
+    close_but(&kept.map(|one| one.unwrap_or(reader.as_raw_fd())));
     // (Its descriptor is closed.)
     std::mem::forget((writer, waits));
     leave_limit_of_processes();
-    let guard = Guard::start(pid).ok();
+    if let Some(keepers) = &mut keepers {
+        keepers.stand_in(pid);
+    }
+    let guard = Guard::start(pid, keepers.as_ref().is_some_and(Keepers::is_traced)).ok();
     let _ = goes.write_all(&[1]);
     drop(goes);
     if let Some(error) = failed(&mut reader) {
@@ -148,13 +156,16 @@ pub fn start(
         if let Some(guard) = guard {
             guard.end();
         }
+        if let Some(keepers) = keepers {
+            keepers.end();
+        }
         set_mask(mask);
         return Err(error);
     }
     drop(reader);
     give_up_streams(is_kept);
     outlast_faults(pid, guard.as_ref());
-    Ok(Child { pid: pid as u32, guard })
+    Ok(Child { pid: pid as u32, guard, keepers })
 }
 
 /// The program, and the guard or 0: for [`wait_only`].
@@ -324,7 +335,7 @@ fn name_program(entries: &mut [*const libc::c_char]) -> Vec<CString> {
 }
 
 /// Gives up the program's standard streams, and the current folder.
-fn give_up_streams(keeps_error: bool) {
+pub(super) fn give_up_streams(keeps_error: bool) {
     // SAFETY: the calls take numbers and a C string.
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
@@ -488,8 +499,12 @@ impl Child {
         }
     }
 
-    /// Ends this process as the program has ended.
+    /// Ends this process as the program has ended, once what that stored is in its files.
     pub fn end_likewise(self, end: End) -> ! {
+        if let Some(keepers) = self.keepers {
+            keepers.wait(self.pid as libc::pid_t);
+            keepers.end();
+        }
         // SAFETY: the call takes numbers, and a null pointer that it does not follow.
         unsafe { libc::waitpid(self.pid as libc::pid_t, std::ptr::null_mut(), libc::__WALL) };
         if let Some(guard) = self.guard {

@@ -7,6 +7,7 @@ mod cache;
 mod doctor;
 #[path = "../../../preload/tests/suite/group.rs"]
 mod group;
+mod keepers;
 mod prompt;
 mod prose;
 mod run;

@@ -15,18 +15,21 @@ use std::time::{Duration, Instant};
 use crate::FASTMAP;
 use crate::group::Group;
 use crate::prompt::{dir, is_root, make_program, skipped};
-use crate::terminal::{Terminal, gcc};
+use crate::terminal::{Terminal, c_library, gcc};
 
 /// How a program is started.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Way {
     AsIs,
     Run,
+    /// With a cache and files of its own, so that this command is traced. The engine's library is an empty one.
+    Own,
 }
 
-use Way::{AsIs, Run};
+use Way::{AsIs, Own, Run};
 
 const BOTH: [Way; 2] = [AsIs, Run];
+const ALL: [Way; 3] = [AsIs, Run, Own];
 
 /// How long anything may take that has to happen. A test fails after it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -111,6 +114,10 @@ fn under<'a>(way: Way, words: &[&'a str]) -> Vec<&'a str> {
     match way {
         AsIs => words.to_vec(),
         Run => [&[FASTMAP, "run", "--"], words].concat(),
+        Own => {
+            let library = "FASTMAP_PRELOAD=own.so";
+            [&["env", library, FASTMAP, "run", "--cache", "1MiB", "--own", "*", "--"], words].concat()
+        }
     }
 }
 
@@ -831,8 +838,9 @@ fn a_signal_to_the_group_comes_once() {
 #[test]
 fn keys_of_a_terminal_reach_the_program_once() {
     let place = Place::new();
+    c_library(&place.path().join("own.so"), "");
     let program = place.program.to_str().unwrap();
-    for way in BOTH {
+    for way in ALL {
         let words = [&[program, "shell"], &place.words(way, &["terminal"])[..]].concat();
         let mut terminal = Terminal::start(&mut place.start(&words), 60, 100);
         terminal.until("foreground 1");
@@ -874,7 +882,8 @@ fn keys_of_a_terminal_reach_the_program_once() {
 #[test]
 fn stops_and_continuations_are_passed_on() {
     let place = Place::new();
-    for way in BOTH {
+    c_library(&place.path().join("own.so"), "");
+    for way in ALL {
         let running = Running::start(&mut place.command(way, &["sleep"]));
         assert_eq!(running.line(way, "the start"), "asleep");
         let program = place.processes()[0];
@@ -912,7 +921,7 @@ fn stops_and_continuations_are_passed_on() {
         send(program, libc::SIGSTOP);
         running.change();
         send(program, libc::SIGKILL);
-        if way == Run {
+        if way != AsIs {
             send(running.pid(), libc::SIGCONT);
         }
         let mut status = running.change();

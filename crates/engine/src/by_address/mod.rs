@@ -38,6 +38,7 @@ mod table;
 mod unmap;
 mod why;
 
+pub use crate::files::keeper::register_in as register_keeper_in;
 pub use access::{is_cached, read, write};
 pub use advice::{advise, residency};
 pub use convert::{alone, await_stores, is_kernels, note_kernel, note_replaced};
@@ -52,7 +53,7 @@ pub use kernel_mappings::Made;
 pub use leave::{follow_rights, is_alone, is_in_child, leave, own_thread};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::{concerns, holds};
-pub use map::{Request, await_closing, map, map_origin};
+pub use map::{Request, await_closing, await_keeper, map, map_origin};
 pub use own::{Owner, own};
 pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_readahead};
 pub use protect::{leave_file_to_kernel, protect};

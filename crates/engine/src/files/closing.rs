@@ -12,9 +12,9 @@ use crate::writeback::{flush, sweep};
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-/// The most pages that the last unmap hands to the page cache, 64 MiB. More could be too much for a memory group that the engine's pages still
+/// The most pages that the last unmap, or the keeper, hands to the page cache, 64 MiB. More could be too much for a memory group that the engine's pages still
 /// fill.
-const MOST_HANDED_OVER: usize = 16384;
+pub const MOST_HANDED_OVER: usize = 16384;
 
 /// Gives back one map of a region. With the last one, the dirty pages are written and the region ends. If they cannot be written the region
 /// stays, so that nothing is lost: the background writer tries again, and so does the end of the file's next map. `by_address`: as in

@@ -6,8 +6,10 @@
 //!
 //! 1. waits until the program's other threads are out of their system calls and its rings are empty: a write still in flight could otherwise
 //!    land on top of a newer one;
-//! 2. writes every page that may hold stores;
-//! 3. gives up the files' locks, and ends.
+//! 2. takes a write lease of each file, if nobody else has it open: who opens the file meanwhile waits in open(2), and neither sees it half
+//!    written nor is overwritten;
+//! 3. writes every page that may hold stores;
+//! 4. gives up the files' locks, and ends.
 //!
 //! The threads may have died anywhere, inside the allocator or with a lock held. So the keeper allocates nothing, takes no lock, and goes by the
 //! page words: their transitions leave no moment at which a page holds stores and its word does not say so.
@@ -16,19 +18,22 @@ use crate::counters::stats::Counter;
 use crate::deferred::fill_thread::FillThread;
 use crate::deferred::protocol::{self, DeferredStores};
 use crate::deferred::store_buffers::{Holds, StoreBuffers};
-use crate::files::children;
+use crate::files::{children, closing};
 use crate::page::word::{Seen, State};
 use crate::pool::rings::Rings;
 use crate::region::region::Region;
 use crate::region::{registry, report, userfaultfds};
 use crate::store::{ReadEnd, one_writer};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, confine, file, memory, process, rights, survival};
+use crate::sys::{PAGE, confine, engine_fd, file, memory, process, rights, survival};
 use crate::writeback::flight::MOST_RUN;
+use std::fs::File;
+use std::io::Write;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::sync::{Once, mpsc};
+use std::sync::{Once, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 /// Not zero while the program lives: the kernel clears it.
@@ -38,6 +43,8 @@ static CONFINED: AtomicI32 = AtomicI32::new(NOT_YET);
 const NOT_YET: i32 = -1;
 /// The process id of the program.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
+/// The process id of the keeper, from [`CONFINED`] on.
+static KEEPER: AtomicI32 = AtomicI32::new(0);
 /// How far the keeper's dismissal is: 0, [`ASKED`] or [`GONE`].
 static DISMISSED: AtomicU32 = AtomicU32::new(0);
 /// The keeper is asked to end.
@@ -58,7 +65,12 @@ pub fn start() {
             tracing::warn!("only what is flushed is sure to survive a sudden end of this process: {peril}");
         }
         if let Err(error) = watch() {
-            tracing::warn!(%error, "no keeper: only what is flushed survives a sudden end of this process");
+            return tracing::warn!(%error, "no keeper: only what is flushed survives a sudden end of this process");
+        }
+        if let Some(file) = REGISTER.get()
+            && let Err(error) = register(file)
+        {
+            tracing::warn!(%error, file = %file.display(), "the keeper is not noted: nobody waits for it after this process's end");
         }
     });
 }
@@ -66,6 +78,21 @@ pub fn start() {
 /// Whether there is a keeper: it saves what is stored, whatever ends this process, and tells children that wait for that.
 pub fn is_running() -> bool {
     CONFINED.load(Ordering::Acquire) == 0
+}
+
+/// The file in which the keeper of this process is to be noted: [`register_in`].
+static REGISTER: OnceLock<PathBuf> = OnceLock::new();
+
+/// The keeper, when it starts, is noted in this file: the process ids of program and keeper are appended, four bytes each. For who waits for all
+/// keepers, while [`one_writer`] waits for those of a file.
+pub fn register_in(file: &Path) {
+    let _ = REGISTER.set(file.to_owned());
+}
+
+fn register(file: &Path) -> std::io::Result<()> {
+    let ids = [&PROGRAM, &KEEPER].map(|id| id.load(Ordering::Acquire).to_ne_bytes());
+    let _low = engine_fd::low();
+    File::options().append(true).open(file)?.write_all(ids.as_flattened())
 }
 
 fn watch() -> std::io::Result<()> {
@@ -112,6 +139,7 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     process::name_and_detach(one_writer::KEEPER);
     file::lift_write_limit();
     let confined = confine::confine(PROGRAM.load(Ordering::Acquire) as u32);
+    KEEPER.store(process::id(), Ordering::Release);
     CONFINED.store(confined.err().unwrap_or(0), Ordering::Release);
     if confined.is_err() {
         return 1;
@@ -167,6 +195,7 @@ fn save(region: &Region) {
     };
     let pages = (end as usize).div_ceil(PAGE).min(region.span() / PAGE);
     let mut lost = None;
+    hold_up_others(region, pages);
     // First the store buffers: a page that is in the program's memory as well is newer there, and is written later.
     save_buffered(region, pages, end, &mut lost);
     let has_initial = protocol::of(region).and_then(DeferredStores::initial).is_some();
@@ -194,6 +223,26 @@ fn save(region: &Region) {
     }
     if let Some(Lost { page, pages, error }) = lost {
         report::say(region, page, format_args!("cannot be saved: error {error}; stores to {pages} pages are lost"));
+    }
+}
+
+/// Holds up who opens the file until the keeper ends, by a write lease. The kernel gives it to the file's only open file description, so the
+/// store's others are replaced by that one, which writes to the page cache; not where that would be much.
+fn hold_up_others(region: &Region, pages: usize) {
+    /// The program's descriptors are closed a moment after its memory was left.
+    const TRIES: usize = 50;
+    let Some(only) = region.store().writer() else { return };
+    let is_stored = |page: &usize| region.word(*page).look().may_hold_stores();
+    if (0..pages).filter(is_stored).nth(closing::MOST_HANDED_OVER).is_some() {
+        return;
+    }
+    let others = region.store().descriptors().into_iter().flatten().filter(|one| *one != only.as_raw_fd());
+    others.for_each(|other| process::replace_descriptor(only, other));
+    for _ in 0..TRIES {
+        if file::lease_to_write(only) != Err(libc::EAGAIN) {
+            return;
+        }
+        process::pause_for(100_000);
     }
 }
 

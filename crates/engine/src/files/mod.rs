@@ -40,9 +40,13 @@
 //!    absent pages read as zeros);
 //! 2. waits until it alone has the memory and nothing is in flight in the rings, however long that takes;
 //! 3. writes what store buffers hold, and the lines of Unfilled pages;
-//! 4. writes every page that may hold stores (a page that was claimed and not installed gives EFAULT, and has nothing to save);
-//! 5. unlocks the files and tells children;
-//! 6. ends.
+//! 4. takes a write lease of each file, so that whoever opens it waits; not if somebody else has it open, nor for more dirty pages than may go
+//!    to the page cache, as those that are written under a lease do: it is given to a file's only open file description;
+//! 5. writes every page that may hold stores (a page that was claimed and not installed gives EFAULT, and has nothing to save);
+//! 6. unlocks the files and tells children;
+//! 7. ends.
+//!
+//! `fastmap run` waits for it ([`keeper::register_in`]).
 //!
 //! It is nobody's child: exec(2) would leave it to the next program as a zombie. It cannot help
 //!

@@ -47,7 +47,9 @@ pub fn confine(program: u32) -> Result<(), i32> {
         (libc::SYS_write, Some((0, [libc::STDERR_FILENO as u32; 2]))),
         (libc::SYS_unshare, Some((0, [libc::CLONE_VM as u32, libc::CLONE_FILES as u32]))),
         (libc::SYS_ioctl, Some((1, [POISON, BLKGETSIZE64]))),
-        (libc::SYS_fcntl, Some((1, [libc::F_OFD_SETLK as u32; 2]))),
+        (libc::SYS_fcntl, Some((1, [libc::F_OFD_SETLK as u32, libc::F_SETLEASE as u32]))),
+        // Between descriptors that the keeper has.
+        any(libc::SYS_dup2),
         // For this process's own memory and for the program's. The two may be the same memory.
         (libc::SYS_process_vm_readv, Some((0, [own, program]))),
         (libc::SYS_pidfd_open, Some((0, [program; 2]))),

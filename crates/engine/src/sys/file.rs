@@ -495,6 +495,16 @@ pub fn unlock_byte(file: &File, at: i64) {
     let _ = byte_lock(file, libc::F_OFD_SETLK, libc::F_UNLCK, at);
 }
 
+/// Takes a write lease of a file (fcntl(2), `F_SETLEASE`) until the descriptor is closed, or its error number: EAGAIN if anybody has the file open
+/// otherwise.
+pub fn lease_to_write(file: &File) -> Result<(), i32> {
+    // SAFETY: numbers only.
+    match unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) } {
+        0 => Ok(()),
+        _ => Err(errno()),
+    }
+}
+
 fn byte_lock(file: &File, command: i32, kind: i32, at: i64) -> Result<libc::flock, i32> {
     // SAFETY: a zeroed flock is a valid one. The kernel reads and writes it.
     unsafe {

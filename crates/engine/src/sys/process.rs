@@ -1,8 +1,10 @@
-//! A process that shares this one's memory and outlives it: clone(2), set_tid_address(2), close_range(2), unshare(2).
+//! A process that shares this one's memory and outlives it: clone(2), set_tid_address(2), close_range(2), dup2(2),
+//! unshare(2).
 //! That process allocates nothing and takes no lock: the threads that it shares memory with may have died while they held one.
 
 use super::{PAGE, errno, memory};
-use std::os::fd::RawFd;
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -149,6 +151,18 @@ pub fn close_descriptors(next: impl Fn(RawFd) -> Option<RawFd>) {
         }
         libc::syscall(libc::SYS_close_range, from, i32::MAX, 0);
     }
+}
+
+/// Makes the number of a descriptor another one of `file`'s open file.
+pub fn replace_descriptor(file: &File, number: RawFd) {
+    // SAFETY: numbers of this process.
+    unsafe { libc::syscall(libc::SYS_dup2, file.as_raw_fd(), number) };
+}
+
+/// The id of the calling process, also where the C library remembers that of another.
+pub fn id() -> libc::pid_t {
+    // SAFETY: no preconditions.
+    unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
 }
 
 /// Waits until this process alone has its memory. From then on no thread of the program can run in it or finish a system call there, and no

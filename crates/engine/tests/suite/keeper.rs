@@ -163,6 +163,35 @@ impl Drop for Frozen {
     }
 }
 
+/// Whoever opens the file while the keeper writes waits for it: nothing is seen half written, nor overwritten later. A disk that takes no writes
+/// shows that the keeper writes.
+#[test]
+fn who_opens_the_file_meanwhile_waits_for_it() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("file");
+    create(&path, &pattern(40 * PAGE)).sync_all().unwrap();
+    let mut child = Waiting::start("forty", &path);
+    let frozen = Frozen::new(path.parent().unwrap());
+    child.kill();
+    let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap()));
+    let is_leased = || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|lock| lock.contains("LEASE") && lock.contains("WRITE") && lock.contains(&inode))
+    };
+    until("a write lease", is_leased);
+    let mut nonblocking = std::fs::File::options();
+    std::os::unix::fs::OpenOptionsExt::custom_flags(nonblocking.read(true), libc::O_NONBLOCK);
+    assert_eq!(nonblocking.open(&path).unwrap_err().raw_os_error(), Some(libc::EWOULDBLOCK));
+    let reader = std::thread::spawn({
+        let path = path.clone();
+        move || std::fs::read(path).unwrap()
+    });
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(!reader.is_finished());
+    drop(frozen);
+    assert!(reader.join().unwrap().iter().step_by(PAGE).all(|byte| *byte == 9));
+}
+
 #[test]
 fn what_the_program_held_is_let_go_before_all_is_saved() {
     let Some(disk) = small_disk() else { return };
@@ -309,6 +338,10 @@ fn role() {
                     assert_ne!(libc::setuid(0), 0);
                 }
             }
+            wait_for_parent();
+        }
+        "forty" => {
+            touch(&large(true), &argument);
             wait_for_parent();
         }
         "turned-off" => {

@@ -37,6 +37,14 @@ fn before_lock(fd: c_int, start: i64, len: i64) {
     }
 }
 
+/// Called after fcntl(2).
+fn after_lock(fd: c_int, command: c_int, result: c_int) {
+    let locks = matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
+    if locks && result == 0 {
+        coherence::await_keeper(fd);
+    }
+}
+
 /// lockf(3), which locks from the descriptor's position on.
 ///
 /// # Safety
@@ -47,7 +55,11 @@ pub unsafe fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
         before_lock(fd, unsafe { next::lseek(fd, 0, libc::SEEK_CUR) }, len);
     }
     // SAFETY: the call takes no memory.
-    unsafe { next::lockf(fd, command, len) }
+    let result = unsafe { next::lockf(fd, command, len) };
+    if result == 0 && matches!(command, libc::F_LOCK | libc::F_TLOCK) {
+        coherence::await_keeper(fd);
+    }
+    result
 }
 exported! { fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int; }
 
@@ -85,11 +97,13 @@ macro_rules! fcntls {
                     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
                         remembered::copied(fd, result);
                     }
+                    after_lock(fd, command, result);
                     return result;
                 }
                 let arguments = Call::new();
                 let result = next::$name(fd, command, arguments.changed(pointer, size) as c_long);
                 arguments.finish(result as isize);
+                after_lock(fd, command, result);
                 result
             }
         }

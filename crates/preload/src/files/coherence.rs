@@ -6,15 +6,16 @@
 
 use super::At;
 use crate::copy::{Unit, Way, exchange, mapped};
-use crate::next;
 use crate::own::kernel;
 use crate::own::remembered::Seen;
 use crate::own::{errno, set_errno, undisturbed};
+use crate::{config, mappings, next};
 use fastmap::by_address;
 use fastmap::coherence::{self, MappedFile, Position};
 use libc::{c_char, c_int, iovec, off_t, ssize_t};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 /// The result of a call that may fail.
 pub trait Failure {
@@ -408,6 +409,20 @@ pub fn syncing(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
         set_errno(before);
     }
     call()
+}
+
+/// Called after a file was opened or locked. Waits, if only this program uses the file (`--own`), until the keeper of a process of it that has
+/// ended has written what that stored.
+#[inline]
+pub fn await_keeper(fd: c_int) {
+    if fd >= 0 && config().owns_files() {
+        undisturbed((), || {
+            if mappings::is_own(fd) && coherence::file(fd).is_none() {
+                // SAFETY: the program's descriptor, open during its call.
+                by_address::await_keeper(unsafe { BorrowedFd::borrow_raw(fd) });
+            }
+        });
+    }
 }
 
 /// Called before sync(2) and syncfs(2): writes the dirty pages of all maps.

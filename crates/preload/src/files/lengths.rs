@@ -178,5 +178,9 @@ unsafe extern "C-unwind" fn flock(fd: c_int, operation: c_int) -> c_int {
         return -1;
     }
     // SAFETY: the call takes no memory.
-    unsafe { next::flock(fd, operation) }
+    let result = unsafe { next::flock(fd, operation) };
+    if result == 0 && operation & libc::LOCK_UN == 0 {
+        coherence::await_keeper(fd);
+    }
+    result
 }

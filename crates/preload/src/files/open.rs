@@ -37,6 +37,7 @@ pub unsafe fn opening(
                 remembered::opened(opened, reads_only);
                 memory::opened(path);
                 sandbox::looked_at(path);
+                coherence::await_keeper(opened);
             }
             return opened;
         }
@@ -44,6 +45,7 @@ pub unsafe fn opening(
         let path = arguments.text(path, libc::PATH_MAX as usize);
         let opened = coherence::emptying(empties.then_some((folder, path)), || coherence::Opened(call(path)));
         remembered::opened(opened, reads_only);
+        coherence::await_keeper(opened);
         opened
     }
 }

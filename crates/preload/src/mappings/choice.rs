@@ -60,7 +60,7 @@ pub(super) fn left_for_stores(fd: c_int, prot: c_int) -> Option<Why> {
 }
 
 /// Whether the user says that only this program uses the file behind a descriptor.
-pub(super) fn is_own(fd: c_int) -> bool {
+pub(crate) fn is_own(fd: c_int) -> bool {
     config().owns_files() && config().owns(path_of(fd, &mut [0; libc::PATH_MAX as usize]))
 }
 

@@ -313,6 +313,9 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_
         return Ok(None);
     }
     let request = by_address::Request { own: is_own(fd), ..request(wanted) };
+    if let (true, Some(register)) = (request.own, &config().keepers) {
+        by_address::register_keeper_in(register);
+    }
     // SAFETY: the program's descriptor, open during its call; the caller's contract.
     let mapped = unsafe { by_address::map(BorrowedFd::borrow_raw(fd), cache, &request) };
     match mapped {
@@ -357,7 +360,7 @@ fn say_own(fd: c_int) {
         let path = Path::new(OsStr::from_bytes(path_of(fd, &mut path)));
         say(format_args!(
             "{} is used by this program alone (--own): other processes see of it what was flushed, and after a kill it is written for a \
-             moment yet (said once)",
+             moment yet, which fastmap run waits for (said once)",
             path.display()
         ));
     }

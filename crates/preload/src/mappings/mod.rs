@@ -19,6 +19,7 @@ mod seal;
 pub(crate) mod served;
 
 pub(crate) use advise::{madvise, mincore, msync};
+pub(crate) use choice::is_own;
 pub(crate) use map::mmap;
 pub(crate) use protect::{mlock, mlock2, mprotect, munlock, munlockall, pkey_mprotect};
 pub(crate) use remap::{mremap, munmap, remap_file_pages};

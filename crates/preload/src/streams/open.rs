@@ -36,6 +36,7 @@ macro_rules! fopens {
                 };
                 if !opened.is_null() {
                     remembered::opened(descriptor(opened), false);
+                    coherence::await_keeper(descriptor(opened));
                 }
                 fopens!(plain opened $(, $stream)?)
             }

@@ -1,6 +1,7 @@
 /* Files that other processes open and map while they are mapped here: to be read, and to be stored to. */
 #include "check.h"
 #include <stdatomic.h>
+#include <sys/file.h>
 
 static const off_t AT = 5 * MIB + 7;
 static const char *self;
@@ -263,6 +264,43 @@ static void one_at_a_time(const char *path) {
     for (int i = 0; i < 2; i++) expect_all_in_file(path, (size_t)i * 100, "AB"[i]);
 }
 
+/* Stores to each page, and is killed at once. */
+static void dies(const char *path) {
+    volatile uint8_t *at = map_all(open(path, O_RDWR));
+    uint8_t next = at[1] + 1;
+    for (size_t page = 0; page < SIZE; page += 4096) at[page + 1] = next;
+    raise(SIGKILL);
+}
+
+/* Who opens or locks the file when a program that stored to it has been killed finds all of it, as with the kernel's mappings. */
+static void killed_before(const char *path) {
+    close(file_of(path, SIZE));
+    uint8_t before, byte;
+    int early = open(path, O_RDWR | O_CLOEXEC), status;
+    CHECK(pread(early, &before, 1, 1) == 1);
+    for (int round = 0; round < 8; round++) {
+        pid_t child = start("dies", path, "16MiB");
+        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        CHECK(close(go[1]) == 0 && close(ready[0]) == 0);
+        struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
+        FILE *stream = NULL;
+        int fd = early;
+        switch (round % 4) {
+        case 0: fd = open(path, O_RDONLY | O_CLOEXEC); break;
+        case 1: CHECK(flock(fd, LOCK_EX) == 0 && flock(fd, LOCK_UN) == 0); break;
+        case 2: CHECK(fcntl(fd, F_SETLKW, &lock) == 0); break;
+        default:
+            stream = fopen(path, "r");
+            CHECK(stream != NULL);
+            fd = fileno(stream);
+        }
+        for (size_t page = 0; page < SIZE; page += 4096)
+            CHECK(pread(fd, &byte, 1, (off_t)page + 1) == 1 && byte == (uint8_t)(before + round + 1));
+        if (fd == early) continue;
+        CHECK((stream ? fclose(stream) : close(fd)) == 0);
+    }
+}
+
 /* A child made by fork(2) is of this program: what it maps anew agrees with its parent's. */
 static void child_maps_anew(const char *path) {
     close(file_of(path, SIZE));
@@ -381,6 +419,8 @@ static struct test tests[] = {
     {"second", second},
     {"one_at_a_time", one_at_a_time},
     {"child_maps_anew", child_maps_anew},
+    {"dies", dies},
+    {"killed_before", killed_before},
     {"opener", opener},
     {"shared", shared},
     {"impatient", impatient},

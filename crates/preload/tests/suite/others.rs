@@ -24,7 +24,7 @@ not_own! {
 cases! {
     "others.c", &[];
     one_at_a_time child_maps_anew;
-    kernel
+    kernel killed_before
 }
 
 /// A process without privileges, and with a file that is not its own: there is no lease for it.
