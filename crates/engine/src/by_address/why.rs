@@ -125,7 +125,10 @@ impl Display for Why {
                 "its memory was handed to a guest, a device or a ring (ioctl, io_uring_register)",
                 "nothing is to be done, unless other memory will do for that",
             ),
-            Why::Waited => ("a thread waits for a lock that lies in it", "have the program keep locks in other memory"),
+            Why::Waited => (
+                "a lock lies in it that a thread waits for, or that the kernel looks at when a thread ends",
+                "have the program keep locks in other memory",
+            ),
             Why::Descriptor => (
                 "the program locks all of the file (fcntl, lockf)",
                 "have it lock only the bytes that it means, or lock before it maps",

@@ -167,10 +167,12 @@ unsafe fn child(number: c_long, arguments: Arguments) -> c_long {
             },
             libc::SYS_clone => {
                 fork::note_shared(arguments[0]);
+                waiting::before_clone(arguments[0], arguments[3] as *mut c_void);
                 by_number(number, arguments)
             }
             libc::SYS_clone3 => {
                 const WORDS: usize = 32;
+                const CHILDS_ID: usize = 2;
                 const STACK: usize = 5;
                 let (given, size) = (arguments[0] as *const c_long, arguments[1] as usize);
                 let mut own = [0; WORDS];
@@ -186,6 +188,7 @@ unsafe fn child(number: c_long, arguments: Arguments) -> c_long {
                     }
                     None => {
                         fork::note_shared(own[0]);
+                        waiting::before_clone(own[0], own[CHILDS_ID] as *mut c_void);
                         by_number(number, arguments)
                     }
                 }
@@ -285,6 +288,14 @@ unsafe fn while_mapped(number: c_long, arguments: Arguments) -> c_long {
                 result
             }
             libc::SYS_futex => futex(a, b, c, d, e, f),
+            libc::SYS_set_robust_list | libc::SYS_rseq => {
+                waiting::of_kernel(a as *mut c_void, b as size_t);
+                by_number(number, arguments)
+            }
+            libc::SYS_set_tid_address => {
+                waiting::of_kernel(a as *mut c_void, size_of::<c_int>());
+                by_number(number, arguments)
+            }
             _ => by_number(number, arguments),
         }
     }

@@ -3,6 +3,7 @@
 use libc::{c_int, c_void, clockid_t, size_t, timespec};
 
 table! {
+    fn pthread_mutex_init(mutex: *mut c_void, attributes: *const c_void) -> c_int;
     fn pthread_mutex_lock(mutex: *mut c_void) -> c_int;
     fn pthread_mutex_trylock(mutex: *mut c_void) -> c_int;
     fn pthread_mutex_timedlock(mutex: *mut c_void, until: *const timespec) -> c_int;

@@ -1,6 +1,7 @@
 //! Children with a copy of the memory: fork(2) by its handlers, `_Fork(3)` and clone(2).
 
 use crate::own::{allocator, caught, errno, owner, remembered, set_errno, undisturbed};
+use crate::threads::waiting;
 use crate::{heap, next, report};
 use fastmap::by_address;
 use libc::{c_int, c_long, c_void, pid_t};
@@ -135,6 +136,7 @@ pub unsafe extern "C-unwind" fn clone(
     unsafe {
         if flags & libc::CLONE_VM != 0 {
             note_shared(c_long::from(flags));
+            waiting::before_clone(c_long::from(flags), child);
             return next::clone(run, stack, flags, arg, parent, tls, child);
         }
         before_fork();

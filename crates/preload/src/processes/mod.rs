@@ -12,7 +12,7 @@
 //! `exit.rs` ends the process. `rights.rs` has the engine's threads give up the capabilities that the program gives up.
 //! `sandbox.rs` takes the engine out of a process in which it cannot stay.
 //!
-//! This room calls `own`, `next`, `copy`, `report`, `signals`, `heap` and `mappings`.
+//! This room calls `own`, `next`, `copy`, `report`, `signals`, `heap`, `mappings` and `threads`.
 
 pub(crate) mod exec;
 pub(crate) mod exit;

@@ -7,7 +7,8 @@
 //! * A mapped file is converted to kernel mappings at the first wait, since other processes that map it must be able to
 //!   wake the thread.
 //!
-//! An object that can be had without waiting needs neither.
+//! An object that can be had without waiting needs neither. An exception are words that the kernel looks at when a thread ends, which waits for
+//! nothing ([`of_kernel`]): robust mutexes among them.
 //!
 //! If no pin is free, a thread does not sleep on the word. It sleeps for a moment and tries again. Waking needs no
 //! page, except for objects that processes share and for mutexes that inherit priorities. Such objects belong into
@@ -17,7 +18,7 @@ use crate::copy::{held, mapped};
 use crate::own::{PAGE, errno, kernel, set_errno};
 use crate::{heap, mappings, next};
 use fastmap::by_address::{self, PinnedRange, Why};
-use libc::{CLOCK_REALTIME, c_int, c_void, clockid_t, timespec};
+use libc::{CLOCK_REALTIME, c_int, c_long, c_void, clockid_t, timespec};
 use std::time::Duration;
 
 /// The time between two tries where no pin is free.
@@ -48,6 +49,70 @@ pub(crate) fn pin(object: *mut c_void, len: usize) -> Option<PinnedRange> {
     }
     // SAFETY: the thread that waits for an object keeps it mapped.
     unsafe { by_address::pin(object as usize, len) }
+}
+
+/// Called before the kernel is told of memory that it reads or changes when a thread ends: a page that is absent then stays as it is, and whoever waits
+/// for that waits for ever. A file is converted to kernel mappings, a page of the heap pinned for good.
+pub(crate) fn of_kernel(object: *mut c_void, len: usize) {
+    if mapped() && held(object, len) {
+        std::mem::forget(pin(object, len));
+    }
+}
+
+/// Called before clone(2) with these flags: the kernel may clear the child's number at its end.
+pub(crate) fn before_clone(flags: c_long, child: *mut c_void) {
+    if flags & c_long::from(libc::CLONE_CHILD_CLEARTID) != 0 {
+        of_kernel(child, size_of::<c_int>());
+    }
+}
+
+/// Called before a mutex in a file is taken: one that is robust (pthread_mutexattr_setrobust(3)) is for [`of_kernel`] as long as it has an owner.
+///
+/// # Safety
+/// There is a mutex, in a file or in the heap.
+unsafe fn before_robust(mutex: *mut c_void) {
+    /// In glibc's `kind`, its fifth int: `PTHREAD_MUTEX_ROBUST_NORMAL_NP`.
+    const ROBUST: c_int = 0x10;
+    // SAFETY: the caller's contract.
+    let is_robust = unsafe { mutex.cast::<c_int>().add(4).read() } & ROBUST != 0;
+    // One in the heap is pinned since it was made.
+    if is_robust && heap::part_of_heap(mutex as usize, MUTEX).is_none() {
+        of_kernel(mutex, MUTEX);
+    }
+}
+
+/// pthread_mutex_init(3). `attributes` may be null.
+///
+/// # Safety
+/// The caller keeps the contract of pthread_mutex_init(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_mutex_init(mutex: *mut c_void, attributes: *const c_void) -> c_int {
+    let mut robust = 0;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !attributes.is_null() && mapped() && held(mutex, MUTEX) {
+            libc::pthread_mutexattr_getrobust(attributes.cast(), &mut robust);
+        }
+        if robust == libc::PTHREAD_MUTEX_ROBUST {
+            of_kernel(mutex, MUTEX);
+        }
+        next::pthread_mutex_init(mutex, attributes)
+    }
+}
+
+/// pthread_mutex_trylock(3).
+///
+/// # Safety
+/// The caller keeps the contract of pthread_mutex_trylock(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_mutex_trylock(mutex: *mut c_void) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if mapped() && held(mutex, MUTEX) {
+            before_robust(mutex);
+        }
+        next::pthread_mutex_trylock(mutex)
+    }
 }
 
 /// Sleeps for a moment. True: the time `until` has come.
@@ -174,7 +239,12 @@ macro_rules! takes {
             #[cold]
             unsafe fn taken($object: *mut c_void $(, $argument: $type)*) -> c_int {
                 // SAFETY: the caller's contract.
-                unsafe { take($object, $how, || next::$attempt($object), || next::$name($object $(, $argument)*)) }
+                unsafe {
+                    if $len == MUTEX {
+                        before_robust($object);
+                    }
+                    take($object, $how, || next::$attempt($object), || next::$name($object $(, $argument)*))
+                }
             }
             // SAFETY: the caller's contract. Most locks cost no more than this: one load or three, and a jump.
             unsafe {

@@ -268,6 +268,54 @@ static void fork_and_wait(const char *path) {
     CHECK(pthread_join(thread, NULL) == 0 && shared->turn == 2);
 }
 
+/* Takes a page out of memory, as far as it may go. */
+static void put_out(void *at) {
+    CHECK(msync(map, SIZE, MS_SYNC) == 0);
+    CHECK(madvise((uint8_t *)at - (uintptr_t)at % PAGE, PAGE, MADV_DONTNEED) == 0);
+}
+
+static void *ends_with_mutex(void *arg) {
+    pthread_mutex_t *mutex = arg;
+    CHECK((mutex == (void *)(map + 7 * PAGE) ? pthread_mutex_lock : pthread_mutex_trylock)(mutex) == 0);
+    put_out(mutex);
+    return NULL;
+}
+
+static void *ends_with_word(void *arg) {
+    syscall(SYS_set_tid_address, arg);
+    put_out(arg);
+    return NULL;
+}
+
+/* What the kernel does to memory when a thread ends: robust mutexes are released, and a word is cleared. */
+static void owner_ends(const char *path) {
+    pthread_mutexattr_t attributes;
+    CHECK(pthread_mutexattr_init(&attributes) == 0 && pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0);
+    CHECK(pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0);
+    alarm(60);
+    for (int round = 0; round < 3; round++) {
+        pthread_t thread;
+        int fd = file_of(path, SIZE);
+        map = map_all(fd);
+        pthread_mutex_t *mutex = (void *)(map + (7 + round) * PAGE);
+        if (round < 2) {
+            /* Made elsewhere: by these bytes. */
+            pthread_mutex_t made;
+            CHECK(pthread_mutex_init(&made, &attributes) == 0);
+            memcpy(mutex, &made, sizeof made);
+            CHECK(pthread_create(&thread, NULL, ends_with_mutex, mutex) == 0 && pthread_join(thread, NULL) == 0);
+            CHECK(pthread_mutex_lock(mutex) == EOWNERDEAD && pthread_mutex_consistent(mutex) == 0);
+            CHECK(pthread_mutex_unlock(mutex) == 0);
+        } else {
+            volatile int *word = (void *)mutex;
+            *word = 77;
+            CHECK(pthread_create(&thread, NULL, ends_with_word, mutex) == 0 && pthread_detach(thread) == 0);
+            while (*word != 0) usleep(1000);
+        }
+        CHECK(munmap(map, SIZE) == 0 && close(fd) == 0);
+    }
+}
+
 static int cloned(void *arg) {
     CHECK(arg == map);
     check_dirty(map, 1);
@@ -770,6 +818,7 @@ static struct test tests[] = {
     {"fork_and_wait", fork_and_wait},
     {"clone_child", clone_child},
     {"fork_in_threads", fork_in_threads},
+    {"owner_ends", owner_ends},
     {"programs", programs},
     {"execs", execs},
     {"ends", ends},

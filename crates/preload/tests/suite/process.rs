@@ -4,7 +4,7 @@ use crate::common;
 
 cases! {
     "process.c", &["-ldl"];
-    fork_child fork_one_file fork_calls fork_exec_only fork_orphans fork_and_stir fork_and_wait clone_child fork_in_threads programs execs ends killed killed_any_time closing record_locks whole_locks unlocked_whole gives_up_rights first_thread_ends own_table in_background;
+    fork_child fork_one_file fork_calls fork_exec_only fork_orphans fork_and_stir fork_and_wait clone_child fork_in_threads programs execs ends killed killed_any_time closing record_locks whole_locks unlocked_whole gives_up_rights first_thread_ends own_table in_background owner_ends;
     kernel
 }
 
