@@ -95,6 +95,7 @@ cache.
   FASTMAP_HEAP            --heap
   FASTMAP_MAP             --map: globs separated by colons
   FASTMAP_OWN             --own: globs separated by colons
+  FASTMAP_WRITE_WITHIN    --write-within
   FASTMAP_FAULTS          --faults
   FASTMAP_ASYNC_STORES    --async-stores: 1
   FASTMAP_RISK_STORES     --risk-stores: 1
@@ -147,6 +148,11 @@ pub struct RunArgs {
     /// what was flushed, and what they write may be lost; so do programs that this one executes
     #[arg(long, value_name = "GLOB", help_heading = CACHED)]
     pub own: Vec<OsString>,
+    /// The longest time for which what is stored to the files of --own is in the program's memory alone, while the disk follows. It bounds what
+    /// is lost where all of the program's control group is killed at once; longer saves writes of pages that are stored to again and again
+    /// [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = fastmap::size::time, help_heading = CACHED)]
+    pub write_within: Option<Duration>,
     /// Also keep the program's heap in this file, at most SIZE of it. The file must not exist yet, or be empty. It should be on fast
     /// storage. It is removed when the program ends
     #[arg(long, value_name = "FILE[:SIZE]", value_hint = ValueHint::FilePath)]
@@ -295,7 +301,7 @@ pub struct AttachArgs {
     #[arg(long)]
     pub children: bool,
     /// Steer for this time: 60s, 10m or 2h [default: until the processes have ended]
-    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    #[arg(long = "for", value_name = "TIME", value_parser = fastmap::size::time)]
     pub lasting: Option<Duration>,
     /// Watch and report, and change nothing
     #[arg(long)]
@@ -590,18 +596,6 @@ pub struct RmArgs {
 
 fn process(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("\"{text}\" is not a process id: give one as ps(1) shows it"))
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let seconds = match &text[digits..] {
-        "s" | "" => Some(1),
-        "m" => Some(60),
-        "h" => Some(3600),
-        _ => None,
-    };
-    let time = seconds.and_then(|unit| text[..digits].parse::<u64>().ok()?.checked_mul(unit)).filter(|time| *time > 0);
-    time.map(Duration::from_secs).ok_or_else(|| format!("\"{text}\" is not a time: give 60s, 10m or 2h"))
 }
 
 fn interval(text: &str) -> Result<f64, String> {

@@ -144,6 +144,13 @@ fn engine_variables(
             variables.push((variable, globs));
         }
     }
+    let within = args.write_within.map(|time| Ok(format!("{}s", time.as_secs()))).or_else(|| {
+        let text = env::var_os("FASTMAP_WRITE_WITHIN")?.to_string_lossy().into_owned();
+        Some(fastmap::size::time(&text).map(|_| text))
+    });
+    if let Some(within) = within.transpose().map_err(|why| Failure::refused("FASTMAP_WRITE_WITHIN", why))? {
+        variables.push(("FASTMAP_WRITE_WITHIN", within.into()));
+    }
     let faults = setting(args.faults, "--faults", "FASTMAP_FAULTS")?.map(|given| given.value);
     if let Some(faults) = faults {
         variables.push(("FASTMAP_FAULTS", faults.name().into()));
@@ -187,6 +194,7 @@ fn check_without_engine(args: &RunArgs) -> Result<Option<Variables>, Failure> {
     let flags = [
         ("--map", !args.map.is_empty()),
         ("--own", !args.own.is_empty()),
+        ("--write-within", args.write_within.is_some()),
         ("--faults", args.faults.is_some()),
         ("--async-stores", args.async_stores),
         ("--risk-stores", args.risk_stores),

@@ -8,7 +8,7 @@ use crate::sys::file::Medium;
 use crate::sys::lines::Instruction;
 use crate::sys::uring::Ring;
 use crate::sys::userfaultfd::Userfaultfd;
-use crate::sys::{PAGE, file, kernel_version, madvise, survival};
+use crate::sys::{PAGE, cgroup, file, kernel_version, madvise, survival};
 use std::fs::File;
 
 /// Oldest Linux the engine is made for. Later ones lock a VMA, and not the address space, where a page is installed.
@@ -82,14 +82,35 @@ pub fn risk_to_stores() -> Option<String> {
     survival::peril().map(|peril| peril.to_string())
 }
 
+/// Whether a kill of all of this process's control group (`cgroup.kill`, systemd's final kill) ends the keeper, too. False where no group is killed
+/// so, and where the keeper can live in a group beside it, since this user may make one.
+///
+/// ```
+/// if fastmap::requirements::is_killed_as_a_whole() {
+///     println!("such a kill loses what was not flushed");
+/// }
+/// ```
+pub fn is_killed_as_a_whole() -> bool {
+    cgroup::is_killed_as_a_whole()
+}
+
 fn lasting_stores() -> Requirement {
+    let (found, remedy) = match risk_to_stores() {
+        Some(risk) => {
+            (Err(risk), "`fastmap run` leaves writable mappings to the kernel here, unless --risk-stores is given")
+        }
+        None if is_killed_as_a_whole() => (
+            Err("a kill of all of this control group ends the process that writes stores back, too".into()),
+            "with --own and in libraries, only what was flushed or is older than --write-within (1s) survives such a kill; have the group delegated",
+        ),
+        None => (Ok("in the initial PID namespace, without a limit on memory".into()), ""),
+    };
     Requirement {
         name: "stores that last",
         purpose: "stores to writable maps survive the sudden end of a program, as with mmap(2)",
         optional: true,
-        found: risk_to_stores()
-            .map_or_else(|| Ok("in the initial PID namespace, without a limit on memory".into()), Err),
-        remedy: "`fastmap run` leaves writable mappings to the kernel here, unless --risk-stores is given".into(),
+        found,
+        remedy: remedy.into(),
     }
 }
 

@@ -1,6 +1,7 @@
-//! Sizes as people type them.
+//! Sizes and times as people type them.
 
 use crate::sys::cgroup;
+use std::time::Duration;
 
 /// Reads a number of bytes: `4096`, `64KiB`, `1.5GiB`. Units are powers of 1024, and may be short or in small letters: `1G`,
 /// `1GB`, `1 GB` and `1gib` are the same. A fraction of a byte is dropped.
@@ -61,6 +62,27 @@ pub fn capacity(text: &str) -> Result<u64, String> {
         Ok(share @ 1..=100) => Ok((cgroup::memory_limit() as u128 * u128::from(share) / 100) as u64 / MIB * MIB),
         _ => Err(format!("\"{text}\" is not a share of memory: give 1% to 100%")),
     }
+}
+
+/// Reads a time of at least a second: `60s`, `60`, `10m` or `2h`.
+///
+/// # Errors
+/// As [`bytes`].
+///
+/// ```
+/// assert_eq!(fastmap::size::time("10m"), Ok(std::time::Duration::from_secs(600)));
+/// assert!(fastmap::size::time("soon").unwrap_err().contains("is not a time: give"));
+/// ```
+pub fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let seconds = match &text[digits..] {
+        "s" | "" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        _ => None,
+    };
+    let time = seconds.and_then(|unit| text[..digits].parse::<u64>().ok()?.checked_mul(unit)).filter(|time| *time > 0);
+    time.map(Duration::from_secs).ok_or_else(|| format!("\"{text}\" is not a time: give 60s, 10m or 2h"))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! | `FASTMAP_CACHE` | capacity of the cache, SIZE; or `auto`: as much memory as other programs leave | `auto` |
 //! | `FASTMAP_MAP` | the files to be mapped: globs, separated by colons | all |
 //! | `FASTMAP_OWN` | files that only this program uses: globs, separated by colons. Only these are stored to through the cache | none |
+//! | `FASTMAP_WRITE_WITHIN` | the longest time for which what is stored to these is in memory alone: `1s`, `10m` | `1s` |
 //! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
 //! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are buffered, and do not wait | `0` |
 //! | `FASTMAP_RISK_STORES` | `1`: writable mappings are cached even where the OOM killer or the end of a PID namespace loses stores | `0` |
@@ -33,6 +34,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What a kill of the whole control group may lose by default; costs: docs/measurements.md.
+const WRITE_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Config {
@@ -42,6 +47,8 @@ pub struct Config {
     globs: Option<Vec<Pattern>>,
     /// The files that only this program uses.
     own: Vec<Pattern>,
+    /// How long a page of these may stay dirty.
+    pub write_within: Duration,
     /// How page faults are served.
     pub faults: Faults,
     /// Stores to absent pages do not wait.
@@ -83,6 +90,7 @@ impl Config {
             cache: None,
             globs: None,
             own: Vec::new(),
+            write_within: WRITE_WITHIN,
             faults: Faults::Signal,
             async_stores: false,
             risk_stores: false,
@@ -132,6 +140,10 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     }
     if let Some(text) = given("FASTMAP_OWN") {
         config.own = globs("FASTMAP_OWN", &text)?;
+    }
+    if let Some(text) = given("FASTMAP_WRITE_WITHIN") {
+        let time = size::time(&text.to_string_lossy()).map_err(|why| format!("FASTMAP_WRITE_WITHIN: {why}"))?;
+        config.write_within = time;
     }
     let choices = [("signal", Faults::Signal), ("service", Faults::Service)];
     config.faults = choice("FASTMAP_FAULTS", given("FASTMAP_FAULTS"), &choices)?;

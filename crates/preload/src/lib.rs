@@ -60,9 +60,14 @@ pub(crate) fn cache() -> Option<&'static fastmap::Cache> {
     CACHE
         .get_or_init(|| {
             let chosen = fastmap::faults::choose(config().faults);
-            let make = || match config().cache {
-                Some(bytes) => fastmap::Cache::new(bytes),
-                None => fastmap::Cache::auto(),
+            let make = || {
+                let builder = match (fastmap::Cache::builder(), config().cache) {
+                    (builder, Some(bytes)) => builder.capacity(bytes),
+                    (builder, None) => builder.auto(),
+                };
+                let builder =
+                    if config().owns_files() { builder.dirty_expire(Some(config().write_within)) } else { builder };
+                builder.build()
             };
             let made = chosen.and_then(|()| make());
             made.inspect_err(|why| say(format_args!("{why}: everything is left to the kernel"))).ok()

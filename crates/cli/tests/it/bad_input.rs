@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 /// An environment variable or none, a command line, the status, and a part of what is said.
-const CASES: [(&str, &str, i32, &str); 104] = [
+const CASES: [(&str, &str, i32, &str); 105] = [
     ("", "frobnicate", 2, "'frobnicate': see `fastmap --help`"),
     ("", "help frobnicate", 2, "'frobnicate'"),
     ("", "run", 2, "<PROGRAM>...: see `fastmap run --help`"),
@@ -127,6 +127,7 @@ const CASES: [(&str, &str, i32, &str); 104] = [
     ("FASTMAP_CACHE=1K", "run -- true", 2, "FASTMAP_CACHE: 1KiB is too small"),
     ("FASTMAP_CACHE=101%", "run -- true", 2, "FASTMAP_CACHE: \"101%\" is not a share of memory"),
     ("FASTMAP_HEAP=h:abc", "run -- true", 2, "FASTMAP_HEAP: \"abc\" is not a size"),
+    ("FASTMAP_WRITE_WITHIN=soon", "run --cache 1M -- true", 2, "FASTMAP_WRITE_WITHIN: \"soon\" is not a time"),
     ("FASTMAP_FAULTS=no", "run --cache 1M -- true", 2, "FASTMAP_FAULTS: \"no\" is not one of its values"),
     ("FASTMAP_DIRECT=no", "run --cache 1M -- true", 2, "FASTMAP_DIRECT: \"no\" is not one of its values"),
     ("FASTMAP_PERSIST=no", "run --cache 1M -- true", 2, "FASTMAP_PERSIST: \"no\" is not one of its values"),

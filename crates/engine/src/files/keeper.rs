@@ -25,7 +25,7 @@ use crate::region::region::Region;
 use crate::region::{registry, report, userfaultfds};
 use crate::store::{ReadEnd, one_writer};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, confine, engine_fd, file, memory, process, rights, survival};
+use crate::sys::{PAGE, cgroup, confine, engine_fd, file, memory, process, rights, survival};
 use crate::writeback::flight::MOST_RUN;
 use std::fs::File;
 use std::io::Write;
@@ -66,6 +66,9 @@ pub fn start() {
         }
         if let Err(error) = watch() {
             return tracing::warn!(%error, "no keeper: only what is flushed survives a sudden end of this process");
+        }
+        if let Err(error) = cgroup::keep_apart(KEEPER.load(Ordering::Acquire)) {
+            tracing::warn!(%error, "the keeper stays in the control group: a kill of all of that ends it, too");
         }
         if let Some(file) = REGISTER.get()
             && let Err(error) = register(file)

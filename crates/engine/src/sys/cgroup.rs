@@ -1,7 +1,10 @@
 //! The amount of memory that this process may use: sysconf(3), cgroups(7) versions 1 and 2.
 
 use super::proc_files;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The least of physical memory and the memory limits of the process's cgroup and of that group's ancestors, in bytes.
 pub fn memory_limit() -> usize {
@@ -48,6 +51,59 @@ pub(super) fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
         }
     }
     folders
+}
+
+/// The group for processes that are to outlive a kill of all of a group (cgroup.kill, systemd's final kill), by its name beside that.
+const APART: &str = "fastmap-keepers";
+
+/// Whether all processes of this process's group may be killed at once, and nothing of this user's can be kept apart from them.
+pub fn is_killed_as_a_whole() -> bool {
+    let may_write = |path: PathBuf| {
+        let path = CString::new(path.into_os_string().into_vec());
+        // SAFETY: a C string.
+        path.is_ok_and(|path| unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0)
+    };
+    match parent_of_killable() {
+        Killable::No => false,
+        Killable::Beside(parent) => !(may_write(parent.clone()) && may_write(parent.join("cgroup.procs"))),
+        Killable::Alone => true,
+    }
+}
+
+/// Moves a process to a group beside this process's own, if that may be killed as a whole. An empty group stays behind.
+pub fn keep_apart(process: i32) -> io::Result<()> {
+    let Killable::Beside(parent) = parent_of_killable() else { return Ok(()) };
+    let apart = parent.join(APART);
+    match fs::create_dir(&apart) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    fs::write(apart.join("cgroup.procs"), process.to_string())
+}
+
+/// Whether this process's group may be killed as a whole.
+enum Killable {
+    No,
+    /// There may be a group beside it, in this folder.
+    Beside(PathBuf),
+    /// It is the outermost group that is seen here, or of version 1, in which systemd kills all that it finds.
+    Alone,
+}
+
+fn parent_of_killable() -> Killable {
+    let groups = proc_files::text("/proc/self/cgroup");
+    let of = |prefix: &str| groups.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path));
+    let path = of("0::").unwrap_or("/");
+    for (root, mount) in mount_points(&proc_files::text("/proc/self/mountinfo"), "cgroup2") {
+        let Ok(inside) = Path::new(path).strip_prefix(&root) else { continue };
+        let folder = mount.join(inside);
+        // The first group of all has no such file.
+        if folder.join("cgroup.kill").exists() {
+            let parent = folder.parent().filter(|parent| parent.starts_with(&mount));
+            return parent.map_or(Killable::Alone, |parent| Killable::Beside(parent.to_owned()));
+        }
+    }
+    if of(":name=systemd:").is_some_and(|path| path != "/") { Killable::Alone } else { Killable::No }
 }
 
 /// The (root, mount point) pairs of all mounts of one file system type in /proc/self/mountinfo (proc_pid_mountinfo(5)).

@@ -358,9 +358,13 @@ fn say_own(fd: c_int) {
     if !owner::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
         let mut path = [0; libc::PATH_MAX as usize];
         let path = Path::new(OsStr::from_bytes(path_of(fd, &mut path)));
+        let risk = match fastmap::requirements::is_killed_as_a_whole() {
+            true => "; a kill of all of its control group loses what is not yet written (--write-within)",
+            false => "",
+        };
         say(format_args!(
             "{} is used by this program alone (--own): other processes see of it what was flushed, and after a kill it is written for a \
-             moment yet, which fastmap run waits for (said once)",
+             moment yet, which fastmap run waits for{risk} (said once)",
             path.display()
         ));
     }

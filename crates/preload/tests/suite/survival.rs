@@ -94,3 +94,44 @@ fn the_end_of_a_namespace_loses_nothing() {
         check(child, &file, why);
     }
 }
+
+/// Where there may be a group beside the program's, the keeper lives there: cgroup.kill does not end it.
+#[test]
+fn a_kill_of_the_whole_group_loses_nothing() {
+    if !common::ready() {
+        return;
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("proc(5)");
+    let Some(root) = mounts.lines().find(|line| line.contains(" - cgroup2 ")).and_then(|line| line.split(' ').nth(4))
+    else {
+        return skip("no control groups of version 2");
+    };
+    let parent = Path::new(root).join(format!("fastmap-test-{}", std::process::id()));
+    let group = parent.join("program");
+    if let Err(why) = std::fs::create_dir(&parent).and_then(|()| std::fs::create_dir(&group)) {
+        return skip(format!("{}: {why}", parent.display()));
+    }
+    let folder = common::folder();
+    let program = common::compile(folder.path(), "survive.c", &[]);
+    let file = folder.path().join("data");
+    let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.display());
+    let (mut child, mut out) = started(&["sh", "-c", &join, "sh"], &program, "waits", &file);
+    await_stored(&mut out, &mut child);
+    std::fs::write(group.join("cgroup.kill"), "1").expect("a kill");
+    let mut said = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    let _ = child.wait();
+    let bytes = std::fs::read(&file).expect("the file");
+    let lost = (0..PAGES).filter(|page| bytes[page * PAGE + 1] != (page % 255 + 1) as u8).count();
+    let groups = [group, parent.join("fastmap-keepers"), parent];
+    // The keeper is gone when its descriptors are, and from its group a moment later.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    for group in groups {
+        while std::fs::remove_dir(&group).is_err() {
+            assert!(std::time::Instant::now() < deadline, "{}: {said}", group.display());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+    assert_eq!(lost, 0, "of {PAGES} stores: {said}");
+    assert!(said.contains("(--own)") && !said.contains("--write-within"), "{said}");
+}
