@@ -113,6 +113,22 @@ pub fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     file::medium(&from) != Medium::Storage
 }
 
+/// Whether a store to a block of a file takes another block, so that a full disk has no room for what is stored: on btrfs (but for files without copies,
+/// chattr(1) `+C`), ZFS and bcachefs, and where a file shares blocks with another (a reflink). A flush of such a map can fail with ENOSPC where a
+/// store to a kernel mapping raises SIGBUS.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// # let file = tempfile::tempfile()?;
+/// println!("{}", if fastmap::by_address::is_copied_on_write(file.as_fd()) { "flush, and look at the result" } else { "" });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn is_copied_on_write(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    file::is_copied_on_write(&from)
+}
+
 /// Bytes that this process has written to memory by cache line: through direct mappings made by address, and through direct
 /// [`Map`](crate::Map)s.
 ///

@@ -62,6 +62,8 @@ pub enum Why {
     Forked,
     /// It may be stored to, and what ends this process may end its keeper as well (`sys/survival.rs`).
     AtRisk,
+    /// It may be stored to, and a store takes a block more, for which a full disk has no room.
+    CopiedOnWrite,
     /// The engine has left the process: it entered a sandbox, or must have one thread.
     Left,
     /// The thread has a table of descriptors of its own.
@@ -87,6 +89,10 @@ impl Display for Why {
                     peril.as_deref().unwrap_or("what ends this process may end its keeper, too")
                 );
             }
+            Why::CopiedOnWrite => (
+                "it may be stored to, and its blocks are copied when they are written (btrfs, ZFS, a reflink), so a full disk would lose stores",
+                "use a copy without shared blocks (cp --reflink=never), on btrfs in a folder with chattr +C",
+            ),
             Why::Private => ("it is mapped private (MAP_PRIVATE)", SHARED),
             Why::PrivateStores => ("it is mapped private, to be stored to (MAP_PRIVATE, PROT_WRITE)", SHARED),
             Why::Executable => ("it is mapped to be executed (PROT_EXEC)", "name other files (--map)"),

@@ -454,6 +454,79 @@ pub fn medium(file: &File) -> Medium {
     }
 }
 
+/// Whether a store to a block of the file takes another block: the file system copies what is written (btrfs without `chattr +C`, ZFS, bcachefs), or
+/// the file shares blocks with another one (a reflink, on XFS say). Files that come to share blocks later are not seen.
+pub fn is_copied_on_write(file: &File) -> bool {
+    const BTRFS: i64 = 0x9123_683E;
+    const ZFS: i64 = 0x2FC1_2FC1;
+    const BCACHEFS: i64 = 0xCA45_1A4E;
+    const XFS: i64 = 0x5846_5342;
+    const OCFS2: i64 = 0x7461_636F;
+    const FS_IOC_GETFLAGS: libc::c_ulong = 0x8008_6601;
+    const NOT_COPIED: libc::c_long = 0x0080_0000;
+    // SAFETY: the structure is zeroed, and the calls fill it and one number.
+    let (system, flags) = unsafe {
+        let mut system: libc::statfs = std::mem::zeroed();
+        let mut flags: libc::c_long = 0;
+        if libc::fstatfs(file.as_raw_fd(), &mut system) != 0 {
+            return false;
+        }
+        libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &mut flags);
+        (system.f_type as i64, flags)
+    };
+    match system {
+        ZFS | BCACHEFS => true,
+        BTRFS => flags & NOT_COPIED == 0 || shares_blocks(file),
+        XFS | OCFS2 => shares_blocks(file),
+        _ => false,
+    }
+}
+
+/// Whether blocks of a file are other files', too (ioctl_fiemap(2)). Where the file system does not say, none are.
+fn shares_blocks(file: &File) -> bool {
+    const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
+    const LAST: u32 = 1;
+    const SHARED: u32 = 0x2000;
+    const EXTENTS: usize = 64;
+    #[repr(C)]
+    #[derive(Default, Clone, Copy)]
+    struct Extent {
+        logical: u64,
+        physical: u64,
+        len: u64,
+        reserved: [u64; 2],
+        flags: u32,
+        reserved_too: [u32; 3],
+    }
+    #[repr(C)]
+    struct Request {
+        start: u64,
+        len: u64,
+        flags: u32,
+        mapped: u32,
+        count: u32,
+        reserved: u32,
+        extents: [Extent; EXTENTS],
+    }
+    let mut start = 0;
+    loop {
+        let (len, count) = (u64::MAX - start, EXTENTS as u32);
+        let mut request =
+            Request { start, len, flags: 0, mapped: 0, count, reserved: 0, extents: [Extent::default(); EXTENTS] };
+        // SAFETY: the kernel fills the structure, which says how many extents it has room for.
+        let asked = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &mut request) } == 0;
+        let extents = &request.extents[..request.mapped.min(count) as usize];
+        let Some(last) = extents.last().filter(|_| asked) else { return false };
+        if extents.iter().any(|extent| extent.flags & SHARED != 0) {
+            return true;
+        }
+        if last.flags & LAST != 0 || last.logical + last.len <= start {
+            return false;
+        }
+        start = last.logical + last.len;
+    }
+}
+
 /// The result of [`lock_byte`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteLock {

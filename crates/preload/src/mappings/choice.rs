@@ -2,7 +2,7 @@
 
 use super::map::Wanted;
 use crate::own::kernel;
-use crate::{config, report};
+use crate::{config, next, report};
 use fastmap::by_address::{self, Why};
 use libc::c_int;
 use std::ffi::OsStr;
@@ -55,8 +55,20 @@ pub(super) fn left_for_stores(fd: c_int, prot: c_int) -> Option<Why> {
     match () {
         () if prot & libc::PROT_WRITE != 0 && !is_own(fd) => Some(Why::NotOwn),
         () if risks_stores(prot) => Some(Why::AtRisk),
+        () if may_write(fd) && is_copied_on_write(fd) => Some(Why::CopiedOnWrite),
         () => None,
     }
+}
+
+/// Whether a shared mapping of a descriptor may be stored to, at once or later (mprotect(2)).
+fn may_write(fd: c_int) -> bool {
+    // SAFETY: F_GETFL takes no memory.
+    unsafe { next::fcntl(fd, libc::F_GETFL, 0) & libc::O_ACCMODE == libc::O_RDWR }
+}
+
+fn is_copied_on_write(fd: c_int) -> bool {
+    // SAFETY: the program's descriptor, open during its call.
+    by_address::is_copied_on_write(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Whether the user says that only this program uses the file behind a descriptor.

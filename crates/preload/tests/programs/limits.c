@@ -147,7 +147,18 @@ static void mappings(const char *path) {
     for (long left = 1000; left >= 2; left = left > 40 ? 40 : left - 3) in_child(path, limit_mappings, left);
 }
 
+/* Stores to all pages of a file that is there. */
+static void stores(const char *path) {
+    int fd = open(path, O_RDWR);
+    uint8_t *at = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0), byte;
+    CHECK(at != MAP_FAILED && mprotect(at, SIZE, PROT_READ | PROT_WRITE) == 0);
+    for (size_t page = 0; page < SIZE; page += PAGE) at[page] = 7;
+    CHECK(msync(at, SIZE, MS_SYNC) == 0 && munmap(at, SIZE) == 0);
+    for (size_t page = 0; page < SIZE; page += PAGE) CHECK(pread(fd, &byte, 1, (off_t)page) == 1 && byte == 7);
+}
+
 static const struct test tests[] = {
+    {"stores", stores},
     {"memory", memory},
     {"mappings", mappings},
     {"file_size", file_size},
