@@ -17,7 +17,7 @@ use crate::writeback::flush;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Writes every dirty page to its file, as far as that is possible, before somebody else reads the files.
@@ -134,18 +134,21 @@ pub unsafe fn in_parent() {
 
 /// Starts, with the first map, the thread that answers children which want to see what is stored here. The thread cannot be started around a
 /// fork, when other libraries' handlers hold their locks: a thread's start takes memory of the program's allocator.
-pub fn expect_children() {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(|| {
-        // It inherits the mask: no signal of the program's comes to it.
-        let _blocked = Blocked::all();
-        let body = threads::named(|| children::serve(answer));
-        let thread = || std::thread::Builder::new().name("fastmap-fork".into()).stack_size(256 << 10);
-        let started = children::make_link().and_then(|()| thread().spawn(body).map(drop));
-        if let Err(error) = started {
-            tracing::warn!(%error, "children made by fork have none of this process's maps");
-        }
-    });
+///
+/// # Errors
+/// There is no memory, or no thread: children would wait for ever.
+pub fn expect_children() -> std::io::Result<()> {
+    static STARTED: Mutex<bool> = Mutex::new(false);
+    // It inherits the mask: no signal of the program's comes to it.
+    let _blocked = Blocked::all();
+    let mut started = STARTED.lock().unwrap_or_else(|poison| poison.into_inner());
+    if !*started {
+        children::make_link()?;
+        let thread = std::thread::Builder::new().name("fastmap-fork".into()).stack_size(256 << 10);
+        thread.spawn(threads::named(|| children::serve(answer)))?;
+        *started = true;
+    }
+    Ok(())
 }
 
 /// Converts every mapped file for good: a child wants to share what is stored to it with this process.

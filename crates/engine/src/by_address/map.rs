@@ -270,7 +270,6 @@ impl<'a> Call<'a> {
             Err(Error::Outgrown { .. }) => return Ok(Err(Why::Twice)),
             Err(error) => return Err(error),
         };
-        fork_of::expect_children();
         let writer = (!self.writable && self.may_write).then(|| file::another(self.from).ok()).flatten();
         let share = Arc::new(Share {
             region: region.clone(),
@@ -280,7 +279,9 @@ impl<'a> Call<'a> {
             one_writer: self.request.one_writer,
             kind: self.request.kind(),
         });
-        // Now that the share keeps the region: the end of a region gives the lease back.
+        // Now that the share keeps the region: where these fail it goes with it, and the end of a region gives the lease back.
+        let failed = |source| region.io_error("start the thread that answers its children", source);
+        fork_of::expect_children().map_err(failed)?;
         if let Some(why) = self.lease(&region) {
             return Ok(Err(why));
         }

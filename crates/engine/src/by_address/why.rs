@@ -72,6 +72,8 @@ pub enum Why {
     Missing,
     /// There is no cache.
     NoCache,
+    /// There was no memory for the engine.
+    NoMemory,
     /// It is in memory already.
     InMemory,
 }
@@ -169,6 +171,9 @@ impl Display for Why {
                 ("something that the engine needs is missing", "`fastmap doctor FILE` says what, and what to do")
             }
             Why::NoCache => ("there is no cache", "see the line before"),
+            Why::NoMemory => {
+                ("the engine got no memory", "raise the limit on memory (ulimit -v, -d), or leave out the cache")
+            }
             Why::InMemory => ("it is in memory already", "nothing is to be done"),
         };
         write!(f, "{reason}; {remedy}")

@@ -94,8 +94,11 @@ pub fn after_fork() {
     }
 }
 
-/// Makes the page that parent and children share. Called once, with the first map.
+/// Makes the page that parent and children share, once, with the first map. One caller at a time.
 pub fn make_link() -> io::Result<()> {
+    if link().is_some() {
+        return Ok(());
+    }
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping, of zeros.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, prot, flags, -1, 0) };

@@ -263,9 +263,11 @@ fn of_this_thread() -> Option<libc::stack_t> {
     let known = own();
     let number = known.or_else(|| numbers().find(take))?;
     let at = stacks.wrapping_add((POOL + number) * STRIDE + PAGE);
-    if known.is_none() {
-        // SAFETY: this thread's part of the reservation.
-        unsafe { protect(at, STACK, true).ok()? };
+    // SAFETY: this thread's part of the reservation.
+    if known.is_none() && unsafe { protect(at, STACK, true) }.is_err() {
+        // Else it would be taken for one that is ready.
+        OWNERS[number].store(0, Ordering::Release);
+        return None;
     }
     Some(libc::stack_t { ss_sp: at.cast(), ss_flags: 0, ss_size: STACK })
 }

@@ -5,7 +5,7 @@ use super::protect::lock_cached;
 use super::served::{self, By};
 use super::{concerns, leave_descriptor_to_kernel, make_way, note_maps, seal};
 use crate::copy::held;
-use crate::own::{owner, set_errno, undisturbed};
+use crate::own::{allocator, owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
 use fastmap::by_address::{self, Made, Why};
 use fastmap::{Error, Fallback, Mode};
@@ -307,6 +307,10 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_
         served::note_kernels(fd, len, Why::NoCache);
         return Ok(None);
     };
+    if allocator::is_short() && !is_in_engine(fd) {
+        served::note_kernels(fd, len, Why::NoMemory);
+        return Ok(None);
+    }
     // Another thread may be about to end the engine's threads.
     let mapping = owner::Mapping::begin();
     if mapping.is_none() && !is_in_engine(fd) {

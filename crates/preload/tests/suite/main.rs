@@ -22,6 +22,7 @@ mod peek;
 mod private;
 mod process;
 mod sanitized;
+mod scarce;
 mod signals;
 mod stores;
 mod survival;
