@@ -5,7 +5,7 @@ use super::kernel_mappings::Made;
 use super::lookup::{range_of, widen};
 use super::map::await_closing;
 use super::own::{Owner, look, note_kept, own};
-use super::table::{Table, intersection, pages_at, rest};
+use super::table::{Table, pages_at, rest};
 use super::why::{self, Why};
 use crate::coherence::to_kernel;
 use crate::files::closing;
@@ -56,7 +56,7 @@ pub(super) fn convert_for(
         owner.change(|table| {
             widen(region.address().addresses());
             unlocked.extend(table.unlock_file(identity, replaced));
-            shares = match convert_region(table, &region, identity, replaced)? {
+            shares = match convert_region(table, &region, identity)? {
                 true => table.make_kernels(identity),
                 false => return Ok(false),
             };
@@ -85,12 +85,7 @@ pub(super) fn convert_for(
 }
 
 /// The region's part of the conversion.
-fn convert_region(
-    table: &Table,
-    region: &Arc<Region>,
-    identity: file::Identity,
-    replaced: &Range<usize>,
-) -> Result<bool, i32> {
+fn convert_region(table: &Table, region: &Arc<Region>, identity: file::Identity) -> Result<bool, i32> {
     let of_file = || table.pieces().iter().filter(|piece| piece.share.identity == identity);
     let (start, end) = region.address().addresses();
     let part = |(at, prot): (Range<usize>, i32)| {
@@ -102,8 +97,7 @@ fn convert_region(
         Some(to_kernel::MappedPages { pages: pages_at(region, &at), prot, kind: share.kind, fd: share.descriptor()? })
     };
     let parts: Vec<_> = table.protections(&(start..end)).into_iter().filter_map(part).collect();
-    let all = of_file().all(|piece| intersection(&piece.at, replaced).as_ref() == Some(&piece.at));
-    let done = to_kernel::to_kernel(region, &parts, all)?;
+    let done = to_kernel::to_kernel(region, &parts)?;
     for piece in of_file().filter(|piece| done && piece.not_in_children) {
         // SAFETY: a mapping of the file.
         unsafe { libc::madvise(piece.at.start as *mut _, piece.at.len(), libc::MADV_DONTFORK) };

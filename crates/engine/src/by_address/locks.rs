@@ -11,8 +11,9 @@ use crate::coherence::to_kernel;
 use crate::error::Error;
 use crate::pin::pin::Hold;
 use crate::region::region::Region;
-use crate::region::registry;
+use crate::region::seats::Seat;
 use crate::sys::PAGE;
+use crate::sys::signal::Blocked;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -128,15 +129,18 @@ pub struct PinnedRange(#[expect(dead_code, reason = "kept for its drop")] Hold<'
 /// # Safety
 /// The range stays mapped until the guard is dropped.
 pub unsafe fn pin(addr: usize, len: usize) -> Option<PinnedRange> {
-    let region: &'static Region = loop {
-        // SAFETY: the program has it mapped, which keeps the region.
-        let region = unsafe { registry::find(addr) }?;
+    loop {
+        let blocked = Blocked::all();
+        // SAFETY: the program has it mapped, which keeps the region, unless it becomes the kernel's. That waits for the seat, and then for the pins.
+        let region = unsafe { Seat::take().find(addr) }?;
         if !region.is_leaving() {
-            break region;
+            let pages = pages_at(&region, &(addr..addr + len.max(1)));
+            // SAFETY: the pins keep it when the seat is left.
+            let region = unsafe { region.outlived() };
+            // To futex(2) a write-protected anonymous page is one that nobody will ever store to: EFAULT.
+            return Hold::new(region, pages, region.is_writable()).ok().map(PinnedRange);
         }
+        drop((region, blocked));
         to_kernel::nap();
-    };
-    let pages = pages_at(region, &(addr..addr + len.max(1)));
-    // To futex(2) a write-protected anonymous page is one that nobody will ever store to: EFAULT.
-    Hold::new(region, pages, region.is_writable()).ok().map(PinnedRange)
+    }
 }

@@ -7,8 +7,8 @@
 //! 2. mmap(2) puts mappings of the file where the region's memory was.
 //! 3. The pages are let go. A thread that waited finds the region converted and repeats the access, which the kernel serves.
 //!
-//! The rest of the region ends like any other when its maps are given back (`files/closing.rs`). Its values stay, since a
-//! thread that trapped may be anywhere in them.
+//! The rest of the region ends like any other when its maps are given back (`files/closing.rs`). A thread that trapped may
+//! still be anywhere in its values: the region waits for it (`region/seats.rs`).
 //!
 //! After a conversion the engine does not touch those addresses. None of their pages is in memory, so none is evicted,
 //! written, or saved by the keeper. A load finds the region converted, and a look-up of the address finds no region
@@ -22,7 +22,6 @@ use crate::sys::{PAGE, errno, memory};
 use crate::writeback::sweep::{self, Stripe};
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long an attempt waits for pages that are pinned.
@@ -62,10 +61,9 @@ pub fn nap() {
 }
 
 /// Makes all mapped parts of a region kernel mappings of the same bytes of the file. The parts are in ascending order. The
-/// caller keeps the region's maps meanwhile, and gives them back afterwards. The region's values then stay for good, unless
-/// all of its maps are about to be `replaced` by other mappings. False: pages are pinned. On failure, an error number,
-/// everything is as before.
-pub fn to_kernel(region: &Arc<Region>, parts: &[MappedPages], replaced: bool) -> Result<bool, i32> {
+/// caller keeps the region's maps meanwhile, and gives them back afterwards. False: pages are pinned. On failure, an error
+/// number, everything is as before.
+pub fn to_kernel(region: &Region, parts: &[MappedPages]) -> Result<bool, i32> {
     if parts.iter().any(|part| is_pinned(region, &part.pages)) {
         // Looked at first, so that no page leaves memory for nothing.
         return Ok(false);
@@ -99,9 +97,6 @@ pub fn to_kernel(region: &Arc<Region>, parts: &[MappedPages], replaced: bool) ->
             }
             return Err(error);
         }
-    }
-    if !replaced {
-        region.keep_for_good();
     }
     region.note_converted(parts.iter().map(|part| part.pages.start * PAGE..part.pages.end * PAGE));
     late::expect_late();

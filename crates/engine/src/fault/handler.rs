@@ -9,6 +9,7 @@ use crate::page::word::State;
 use crate::region::install::{Outcome, TAKING_SPACE};
 use crate::region::page_ref::PageRef;
 use crate::region::report::say;
+use crate::region::seats::Seat;
 use crate::region::{registry, userfaultfds};
 use crate::sys::{fork, lines, memory, signal, trap_stack};
 use std::sync::OnceLock;
@@ -47,9 +48,10 @@ extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context
             *errno = saved;
             return next;
         }
-        let hit = trap.and_then(|trap| {
-            let region = registry::find(trap.address)?;
-            Some((region.page(region.address().page_at(trap.address)), trap))
+        let seated = trap.as_ref().and_then(|trap| Seat::take().find(trap.address));
+        let hit = trap.zip(seated.as_deref()).map(|(trap, region)| {
+            let page = region.page(region.address().page_at(trap.address));
+            (page, trap)
         });
         let ours = match hit {
             Some(_) if fork::is_child() => {

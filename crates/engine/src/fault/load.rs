@@ -22,7 +22,7 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     let region = page.region();
     if !registry::has(region, page.number()) {
         // The trap was taken before the conversion, or before other memory was mapped there: the repeated access finds that.
-        claim.abort_late();
+        claim.abort();
         return Outcome::Resolved;
     }
     let core = region.pool().here();

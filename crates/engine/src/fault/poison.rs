@@ -112,6 +112,6 @@ fn lift(Poison { slot, page, .. }: Poison) {
             // SAFETY: a page of this region that is absent, and stays so while this thread has claimed it.
             unsafe { madvise::drop_pages(&[range]) };
         }
-        claim.abort_late();
+        claim.abort();
     }
 }

@@ -16,27 +16,18 @@
 
 use crate::fault::poison::{POISONED, Poisoned};
 use crate::fault::serve;
-use crate::page::entry::RegionId;
-use crate::region::registry;
+use crate::region::seats::Seat;
 use crate::sys::epoll::Epoll;
 use crate::sys::signal::Blocked;
 use crate::sys::userfaultfd::{Fault, Userfaultfd};
 use crate::sys::{PAGE, cpu, threads};
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Service threads, at most.
 const MOST: usize = 16;
 /// Service threads for each processor: most of them wait for a device.
 const PER_CORE: usize = 4;
-
-/// The state of each thread: `IDLE`, `LOOKING`, or two more than the number of the region's slot that it works in. It may work for a thread
-/// that has given up since (a signal, a longjmp), in a region that nobody touches any more. A region that ends waits for it.
-static SEATS: [AtomicU32; MOST] = [const { AtomicU32::new(IDLE) }; MOST];
-const IDLE: u32 = 0;
-/// About to read a message, or to look up its region.
-const LOOKING: u32 = 1;
 
 /// Starts the threads, once.
 pub fn start(userfaultfds: &'static [Userfaultfd]) -> io::Result<()> {
@@ -46,8 +37,8 @@ pub fn start(userfaultfds: &'static [Userfaultfd]) -> io::Result<()> {
         Poisoned::prepare();
         // The threads inherit the mask.
         let _blocked = Blocked::all();
-        for (number, seat) in SEATS.iter().take((PER_CORE * cpu::count()).clamp(2, MOST)).enumerate() {
-            let body = move || work(seat, userfaultfds, epoll);
+        for number in 0..(PER_CORE * cpu::count()).clamp(2, MOST) {
+            let body = move || work(userfaultfds, epoll);
             std::thread::Builder::new()
                 .name(format!("fastmap-fault{number}"))
                 .stack_size(128 << 10)
@@ -60,44 +51,33 @@ pub fn start(userfaultfds: &'static [Userfaultfd]) -> io::Result<()> {
 }
 
 /// A service thread's life.
-fn work(seat: &AtomicU32, userfaultfds: &[Userfaultfd], epoll: &Epoll) -> ! {
+fn work(userfaultfds: &[Userfaultfd], epoll: &Epoll) -> ! {
     loop {
         let ready = epoll.wait(POISONED.patience());
         POISONED.lift_old();
-        // SeqCst pairs with `await_leaving`: if a message was read before that looked, it sees this thread at work.
-        seat.store(LOOKING, Ordering::SeqCst);
         for (_, userfaultfd) in
             userfaultfds.iter().enumerate().filter(|(place, _)| ready.is_none_or(|one| one == *place))
         {
-            while let Some(fault) = userfaultfd.next_fault() {
+            loop {
+                // Before the message is read: its thread may have given up since (a signal, a longjmp), and nobody touch the region any more.
+                let seat = Seat::take();
+                let Some(fault) = userfaultfd.next_fault() else { break };
                 answer(seat, userfaultfd, fault);
-                seat.store(LOOKING, Ordering::SeqCst);
             }
         }
-        seat.store(IDLE, Ordering::SeqCst);
     }
 }
 
-fn answer(seat: &AtomicU32, userfaultfd: &Userfaultfd, fault: Fault) {
+fn answer(seat: Seat, userfaultfd: &Userfaultfd, fault: Fault) {
     let address = fault.address / PAGE * PAGE;
-    // SAFETY: a region that ends waits while this thread is LOOKING, and then for as long as the seat has its number.
-    if let Some(region) = unsafe { registry::find(address) } {
-        seat.store(region.id().0 + 2, Ordering::SeqCst);
+    // SAFETY: a region that ends waits for this thread, by its seat.
+    if let Some(region) = unsafe { seat.find(address) } {
         let page = region.address().page_at(address);
         let known = region.store().size();
-        if !serve::resolve_for_another(region, page, fault.is_store) {
-            POISONED.add(region, page, known);
+        if !serve::resolve_for_another(&region, page, fault.is_store) {
+            POISONED.add(&region, page, known);
         }
     }
     // In any case: a thread that faulted in a region that is gone has to repeat its access, and finds that out.
     userfaultfd.wake(address);
-}
-
-/// Waits until no service thread is in a region, which nobody touches or maps any more. The caller holds nothing that a fault waits for.
-pub fn await_leaving(slot: RegionId) {
-    for seat in &SEATS {
-        while [LOOKING, slot.0 + 2].contains(&seat.load(Ordering::SeqCst)) {
-            std::thread::yield_now();
-        }
-    }
 }

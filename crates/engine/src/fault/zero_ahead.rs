@@ -37,7 +37,7 @@ pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
         let is_its = registry::has(region, claimed) && claimed < region.least_end().load(Ordering::Acquire);
         if !is_its || !region.take_hole(claimed) || region.take_space_of_claimed(claimed).is_err() {
             pool.give_free_frames(core, 1);
-            claim.abort_late();
+            claim.abort();
             break;
         }
         claim.announce_writable();

@@ -15,7 +15,7 @@
 use crate::fault::{child, late};
 use crate::files::leases;
 use crate::region::region::Region;
-use crate::region::{registry, report};
+use crate::region::{registry, report, seats};
 use crate::sys::file::Identity;
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, descriptor_table, engine_fd, errno, futex, trap_stack};
@@ -137,6 +137,7 @@ pub fn note_saved() {
 /// In the child: puts memory that raises SIGBUS where the parent's maps are. The registry keeps only the regions of these maps.
 pub fn in_child() {
     trap_stack::take_back_all();
+    seats::free_all();
     leases::in_child();
     child::in_child();
     engine_fd::keep_in_child(child::has_maps());
@@ -163,6 +164,7 @@ pub fn in_child() {
 /// In a child of a child: a thread of the parent's that was resolving is not in this process.
 pub fn in_grandchild() {
     trap_stack::take_back_all();
+    seats::free_all();
     child::free_lock();
     let _ = STATE.compare_exchange(RESOLVING, PENDING, Ordering::AcqRel, Ordering::Relaxed);
 }

@@ -15,7 +15,7 @@ use crate::readahead::readers;
 use crate::region::address::Place;
 use crate::region::region::Region;
 use crate::region::userfaultfds::Userfaultfds;
-use crate::region::{registry, userfaultfds};
+use crate::region::{registry, seats, userfaultfds};
 use crate::store::Store;
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, memory};
@@ -185,8 +185,8 @@ const LOOKS: usize = 1000;
 
 /// Ends a region that no map refers to and that is saved. Its frames are free again.
 pub fn dissolve(region: &Arc<Region>) {
-    // Before the locks: a service thread may be waiting for room.
-    service::await_leaving(region.id());
+    // Before the locks: a thread that serves a fault may be waiting for room.
+    seats::await_leaving(region);
     region.in_flight().drain();
     let mut ended = region.pool().ended.lock();
     let free_frames = {
@@ -221,12 +221,8 @@ pub fn dissolve(region: &Arc<Region>) {
         !region.id().is_visited()
     });
     if is_visited {
+        // A visitor finds all pages Absent.
         region.keep_for_good();
-    }
-    if region.is_converted() || is_visited {
-        // A thread that comes late finds all pages Absent and the region the kernel's. A thread that has a claim at this moment ends it by
-        // `Loading::abort_late`.
-        region.clear_words();
     }
     Ended::keep(&mut ended, region.store().path(), region.counters());
     drop(ended);

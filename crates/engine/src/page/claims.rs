@@ -171,12 +171,6 @@ impl<P: PageAccess> Loading<P> {
         let page = self.keep();
         page.settle(page.word().abort_load(), 0);
     }
-
-    /// Gives up a page of a region whose maps have become kernel mappings ([`PageWord::abort_late`]).
-    pub fn abort_late(self) {
-        let page = self.keep();
-        page.settle(page.word().abort_late(), 0);
-    }
 }
 
 impl<P: PageAccess> Upgrading<P> {

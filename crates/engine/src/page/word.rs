@@ -449,15 +449,6 @@ impl PageWord {
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Ends a claim on a page whose region's maps have become kernel mappings, by a thread that trapped before that. The word may have been
-    /// cleared since, and WAITERS with it, so sleepers are always woken. The word may also be another thread's claim by now; that claim
-    /// ends in the same way.
-    pub fn abort_late(&self) -> After {
-        let old = self.update(|word| Some(ABSENT | word & QUEUED)).unwrap_or_else(|word| word);
-        debug_assert!(matches!(old & STATE, LOADING | ABSENT));
-        After { wake: true, ..After::default() }
-    }
-
     /// Sets UPGRADING on a resident page, by a thread whose store trapped and that saw `seen`. On true the caller sets
     /// the dirty bit, makes the page writable and calls `finish_upgrade`; until then no write or eviction begins. A page
     /// already dirty can trap once more (a trap taken before another thread's upgrade and a write in between), so

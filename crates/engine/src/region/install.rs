@@ -115,7 +115,7 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
     }?;
     if !registry::has(region, page.number()) {
         // The page was asked for before the conversion, or before its address became foreign. Something else may lie there soon.
-        claim.abort_late();
+        claim.abort();
         return None;
     }
     // A hole is read like any page, and its bit is void once the page is in memory. A page of a scratch region that its file does not have

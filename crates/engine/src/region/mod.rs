@@ -20,6 +20,7 @@ pub mod region;
 pub mod registry;
 pub mod report;
 pub mod saved;
+pub mod seats;
 pub mod space;
 pub mod store_groups;
 pub mod userfaultfds;

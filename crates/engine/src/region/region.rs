@@ -343,11 +343,6 @@ impl Region {
         unsafe { madvise::drop_pages(&[range]) }
     }
 
-    /// Gives the memory of all page words back to the kernel. The region has ended, and is kept for threads that trapped before that.
-    pub fn clear_words(&self) {
-        self.words.clear();
-    }
-
     /// Whether its maps are to become kernel mappings as soon as no page is pinned. A thread that wants to pin pages for long waits for
     /// that first.
     pub fn is_leaving(&self) -> bool {
@@ -359,10 +354,10 @@ impl Region {
         self.leaving.store(leaving, Ordering::Release);
     }
 
-    /// Keeps the region's values for ever, for threads that may still look at them and that nobody waits for: those that trapped before its
-    /// maps became kernel mappings, and visitors that stay.
+    /// Keeps the values of a region that has ended for ever, for visitors that stay. Its page words take no memory: all are Absent.
     pub fn keep_for_good(self: &Arc<Self>) {
         self.stays.store(true, Ordering::Release);
+        self.words.clear();
         std::mem::forget(self.clone());
     }
 

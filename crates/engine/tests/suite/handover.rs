@@ -136,6 +136,64 @@ fn stores_go_on_while_maps_become_the_kernels() {
     }
 }
 
+/// Mappings of this process, and MiB of its addresses.
+fn mappings() -> [usize; 2] {
+    let size = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = size.split(' ').next().unwrap().parse().unwrap();
+    [std::fs::read_to_string("/proc/self/maps").unwrap().lines().count(), (pages * PAGE) >> 20]
+}
+
+/// Threads are on the map all the while: some have trapped, or wait for a page, when it becomes the kernel's.
+#[test]
+fn a_map_that_becomes_the_kernels_leaves_nothing_behind() {
+    alone!();
+    const THREADS: usize = 4;
+    let folder = folder();
+    let file = create(&folder.path().join("data"), &vec![0; LEN]);
+    let cache = Cache::builder().capacity(64 * PAGE).build().unwrap();
+    // Where the threads are to be; zero: nowhere.
+    let (at, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let on = [const { AtomicUsize::new(0) }; THREADS];
+    let converted = |rounds: usize| {
+        for _ in 0..rounds {
+            let map = cached(&file, &cache, BOTH);
+            at.store(map, Ordering::SeqCst);
+            until("the threads are there", || on.iter().all(|on| on.load(Ordering::SeqCst) == map));
+            let other = second_place(&file, &cache);
+            at.store(0, Ordering::SeqCst);
+            until("the threads have left", || on.iter().all(|on| on.load(Ordering::SeqCst) == 0));
+            // SAFETY: nobody uses them any more.
+            unsafe {
+                assert_eq!((by_address::unmap(map, LEN), by_address::unmap(other, LEN)), (Ok(()), Ok(())));
+            }
+        }
+        mappings()
+    };
+    let [before, after] = std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for (thread, on) in on.iter().enumerate() {
+            let (at, stop) = (&at, &stop);
+            scope.spawn(move || {
+                let mut random = Random::new(seed(12) + thread as u64);
+                while !stop.load(Ordering::SeqCst) {
+                    let map = at.load(Ordering::SeqCst);
+                    on.store(map, Ordering::SeqCst);
+                    if map == 0 {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    let word = word(map, random.below(PAGES), thread);
+                    // SAFETY: mapped until this thread has left, and its own.
+                    unsafe { word.write_volatile(word.read_volatile() + 1) };
+                }
+                on.store(0, Ordering::SeqCst);
+            });
+        }
+        [converted(quick_or_full(10, 20)), converted(quick_or_full(30, 300))]
+    });
+    assert!(after[0] <= before[0] + 4 && after[1] <= before[1] + 8, "{before:?} {after:?} (mappings, MiB)");
+}
+
 #[test]
 fn each_part_keeps_its_protection_and_gaps_stay_gaps() {
     if !ready() {
