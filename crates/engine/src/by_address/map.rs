@@ -118,7 +118,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
 
 /// Maps a file that is filled while it is read (the local copy of an object), as [`map`] does. `MAP_PRIVATE` is as good as `MAP_SHARED`, since
 /// the map can only be read. The map is never converted: a call that needs a kernel mapping (mprotect(2) of a part, or to execute it) fails with
-/// EOPNOTSUPP. Each map has pages of its own.
+/// EOPNOTSUPP. Memory that is mapped over a part (`MAP_FIXED`) leaves the rest as it is. Each map has pages of its own.
 ///
 /// # Safety
 /// Anything at a fixed place goes.

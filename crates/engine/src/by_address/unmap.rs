@@ -4,7 +4,7 @@ use super::convert::convert_for;
 use super::direct;
 use super::lookup::{check, holds, range_of};
 use super::own::{Owner, look, own};
-use super::table::{Piece, Removed, intersection, pages_at};
+use super::table::{Piece, Removed, Table, intersection, pages_at};
 use super::why::Why;
 use crate::coherence::to_kernel;
 use crate::fault::child;
@@ -109,13 +109,13 @@ fn clear_out(region: &Region, range: &Range<usize>) -> Result<(), i32> {
 }
 
 /// Takes cached maps out of a range, all layers of them, for other memory that is about to replace it (`MAP_FIXED`): a file that has maps there
-/// is converted. Nothing happens where there are none.
+/// is converted, and an object's are unmapped. Nothing happens where there are none.
 ///
 /// # Safety
 /// Anything there goes; the caller maps the range next.
 ///
 /// # Errors
-/// EBUSY: pages are pinned, and stay so. Others: why the file cannot be saved. All is as before then, and nothing may be mapped there.
+/// EBUSY: pages are pinned, and stay so. Others: why the file cannot be saved. Files' maps are as before then, and nothing may be mapped there.
 pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
     // The kernel refuses an invalid range.
     if let Ok(range) = range_of(addr, len, libc::ENOMEM) {
@@ -134,10 +134,15 @@ pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
 /// Anything there goes; the caller maps the range next.
 pub(super) unsafe fn clear_way(owner: &Owner, range: &Range<usize>) -> Result<(), i32> {
     if holds(range.start, range.len()) {
-        let identities = look(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
-        for identity in identities {
+        let files = |table: &Table| {
+            let met = table.meeting(range).filter(|(piece, _)| !piece.is_objects());
+            met.map(|(piece, _)| piece.share.identity).collect::<Vec<_>>()
+        };
+        for identity in look(files) {
             convert_for(owner, identity, range, Why::Replaced).map_err(|error| error.errno())?;
         }
+        // What is left are objects, which the kernel cannot map: they keep the rest. The pieces go last, since the end of a region unmaps it.
+        let _given_back = retire(owner, owner.change(|table| table.remove(range, true)));
         // Now the addresses of regions that no map covers, and those of the heap, which is no map by address.
         for region in registry::all() {
             for part in region.address().own_addresses().into_iter().filter_map(|part| intersection(&part, range)) {

@@ -344,6 +344,19 @@ static void mapping(const char *path) {
     at = mmap(NULL, LEN, PROT_READ, MAP_SHARED, fd, 0);
     CHECK(munmap(at + MIB, MIB) == 0 && at[0] == pattern(0) && at[2 * MIB] == pattern(2 * MIB));
     CHECK(mprotect(at, LEN, PROT_READ | PROT_WRITE) == -1);
+    /* Other memory over a part, locked and touched, and the rest stays; over all of it. */
+    CHECK(mlock(at + 3 * MIB, 2 * PAGE) == 0 && at[4 * MIB] == pattern(4 * MIB));
+    uint8_t *over = mmap(at + 3 * MIB, MIB, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(over == at + 3 * MIB && over[0] == 0 && over[MIB - 1] == 0);
+    memset(over, 5, MIB);
+    for (int i = 0; i < 2000; i++) {
+        size_t offset = 4 * MIB + chance(LEN - 4 * MIB);
+        CHECK(at[offset] == pattern(offset));
+    }
+    CHECK(at[3 * MIB - 1] == pattern(3 * MIB - 1) && over[0] == 5 && over[MIB - 1] == 5);
+    CHECK(mmap(at, LEN, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at && at[0] == 0 && at[6 * MIB] == 0);
+    at[6 * MIB] = 1;
+    CHECK(munmap(at, LEN) == 0);
 }
 
 /* Streams have no zeros for what has not come: standard input, too, which `shell` gives. */
@@ -489,7 +502,7 @@ static void fails_with(const char *path, int error) {
     FAILS(pread(fd, some, sizeof some, 4096), error);
     FILE *stream = fopen(path, "r");
     CHECK(getc(stream) == EOF && ferror(stream) && errno == error);
-    CHECK(raised_by_load(at + MIB) == SIGBUS && caught_address == at + MIB);
+    for (size_t page = 1; page < 5; page++) CHECK(raised_by_load(at + page * MIB) == SIGBUS && caught_address == at + page * MIB);
     FAILS((long)mmap(NULL, LEN, RW, MAP_PRIVATE, fd, 0), error);
 }
 static void no_server(const char *path) { fails_with(path, ESHUTDOWN); }
