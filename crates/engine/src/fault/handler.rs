@@ -101,9 +101,12 @@ fn resolve(page: PageRef<'_>, trap: signal::Trap) -> bool {
         // Said once a file. (mmap(2) says nothing at all.)
         Outcome::Failed(TAKING_SPACE, _) if !region.space().is_first_lack() => false,
         Outcome::Failed(what, error) => {
-            let origin = region.store().origin().and_then(|origin| origin.explain(error));
-            let (stop, why) = origin.map_or(("", ""), |why| (": ", why));
-            say(region, page.number(), format_args!("cannot be served: {what} failed with error {error}{stop}{why}"));
+            if region.is_first_failure() {
+                let origin = region.store().origin().and_then(|origin| origin.explain(error));
+                let (stop, why) = origin.map_or(("", ""), |why| (": ", why));
+                let what = format_args!("cannot be served: {what} failed with error {error}{stop}{why} (said once)");
+                say(region, page.number(), what);
+            }
             false
         }
     }

@@ -21,7 +21,9 @@ pub fn resolve_for_another(region: &Region, page: usize, is_store: bool) -> bool
         Outcome::Resolved => true,
         Outcome::PastEnd => false,
         Outcome::Failed(what, error) => {
-            say(region, page, format_args!("cannot be served: {what} failed with error {error}"));
+            if region.is_first_failure() {
+                say(region, page, format_args!("cannot be served: {what} failed with error {error} (said once)"));
+            }
             false
         }
     }

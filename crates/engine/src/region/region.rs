@@ -61,6 +61,8 @@ pub struct Region {
     in_flight: InFlight,
     /// The message about a touch of a page past the end of the file has been printed.
     said_past_end: AtomicBool,
+    /// The message about a page that cannot be served has been printed.
+    said_failure: AtomicBool,
     reach: Reach,
     least_end: AtomicUsize,
     extents: Extents,
@@ -152,6 +154,7 @@ impl Region {
             frames: Frames::default(),
             in_flight: InFlight::new(),
             said_past_end: AtomicBool::new(false),
+            said_failure: AtomicBool::new(false),
             reach: Reach::default(),
             least_end: AtomicUsize::new(usize::MAX),
             extents: Extents::default(),
@@ -249,6 +252,12 @@ impl Region {
     #[cold]
     pub fn is_first_past_end(&self) -> bool {
         !self.said_past_end.swap(true, Ordering::Relaxed)
+    }
+
+    /// True the first time that a page cannot be served. A message is printed then, only once: where a device fails, all pages may.
+    #[cold]
+    pub fn is_first_failure(&self) -> bool {
+        !self.said_failure.swap(true, Ordering::Relaxed)
     }
 
     /// Lets stores through from now on.

@@ -107,6 +107,8 @@ impl Session {
         for variables in [&[("FASTMAP_CACHE", "1MiB")][..], &[("FASTMAP_CACHE", "auto")]] {
             let output = self.command(&exe, variables).arg(case).arg(self.path()).output().expect("timeout");
             common::expect_success(&format!("objects.c {case} {variables:?}"), &output);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.matches("cannot be served").count() < 2, "a line a file, not a page: {said}");
         }
         std::fs::remove_file(exe).unwrap();
     }
