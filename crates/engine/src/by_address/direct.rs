@@ -142,8 +142,16 @@ pub fn flushed_bytes() -> u64 {
 /// msync(2) of memory that is not cached.
 #[inline]
 pub(super) fn sync(range: Range<usize>, flags: i32) -> std::result::Result<(), i32> {
-    // SAFETY: it writes to files only.
-    let kernel = |part: Range<usize>| check(unsafe { libc::msync(part.start as *mut _, part.len(), flags) });
+    let kernel = |part: Range<usize>| {
+        // SAFETY: it writes to files only.
+        let call = |flags| check(unsafe { libc::msync(part.start as *mut _, part.len(), flags) });
+        match call(flags) {
+            // The arguments are good: something there cannot be flushed, such as the engine's rings (io_uring(7)), which are a hole to the
+            // program. Whoever syncs those asks for more than it has, and so for other holes, which MS_ASYNC looks for, too.
+            Err(libc::EINVAL) if call(libc::MS_ASYNC) == Err(libc::ENOMEM) => Err(libc::ENOMEM),
+            done => done,
+        }
+    };
     if flags & !libc::MS_INVALIDATE != libc::MS_SYNC || !holds_direct(range.start, range.len()) {
         return kernel(range);
     }

@@ -29,7 +29,7 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         // SAFETY: the caller's contract.
         check(unsafe { libc::mprotect(addr as *mut _, len, prot) })
     };
-    if !addr.is_multiple_of(PAGE) || len == 0 {
+    if !addr.is_multiple_of(PAGE) || len == 0 || prot & !KNOWN != 0 {
         return kernel();
     }
     let range = range_of(addr, len, libc::ENOMEM)?;
@@ -47,10 +47,8 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     if kinds.iter().all(|(_, kind)| *kind == Kind::Other) {
         return kernel();
     }
-    match kinds[0].1 {
-        Kind::Unmapped => return Err(libc::ENOMEM),
-        Kind::Cached if prot & !KNOWN != 0 => return Err(libc::EINVAL),
-        _ => {}
+    if kinds[0].1 == Kind::Unmapped {
+        return Err(libc::ENOMEM);
     }
     let is_cached = kinds.iter().all(|(_, kind)| *kind == Kind::Cached);
     if is_cached && let Some(done) = owner.change(|table| protect_whole(table, &range, prot)) {

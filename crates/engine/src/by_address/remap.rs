@@ -2,7 +2,7 @@
 
 use super::convert::convert_range;
 use super::direct;
-use super::lookup::{Kind, kinds_in, range_of};
+use super::lookup::{Kind, kinds_in, range_of, rounded};
 use super::own::{Owner, look, own};
 use super::protect::apply_protections;
 use super::table::{Piece, intersection};
@@ -77,7 +77,7 @@ impl Wanted {
         let new_len = new_len.checked_next_multiple_of(PAGE).ok_or(libc::EINVAL)?;
         let is_at_a_place = flags & libc::MREMAP_FIXED != 0;
         let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
-        let from = range_of(old, old_len, libc::EINVAL)?;
+        let from = range_of(old, rounded(old_len), libc::EINVAL)?;
         let place = is_at_a_place.then(|| range_of(new, new_len, libc::EINVAL)).transpose()?;
         if flags & !known != 0
             || new_len == 0

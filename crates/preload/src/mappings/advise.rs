@@ -2,7 +2,7 @@
 
 use super::{holds_direct, on_heap, result};
 use crate::copy::held;
-use crate::own::{PAGE, caught, undisturbed};
+use crate::own::{PAGE, caught, errno, owner, undisturbed};
 use crate::{heap, next};
 use fastmap::by_address;
 use libc::{c_int, c_uchar, c_void, size_t};
@@ -24,7 +24,12 @@ pub(crate) unsafe fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_in
         return result(caught(Err(libc::EIO), || by_address::sync(addr as usize, len, flags)));
     }
     // SAFETY: the caller's contract.
-    unsafe { next::msync(addr, len, flags) }
+    let done = unsafe { next::msync(addr, len, flags) };
+    if done != 0 && errno() == libc::EINVAL && owner::may_own_maps() {
+        // The engine's rings may lie in the range.
+        return result(caught(Err(libc::EIO), || by_address::sync(addr as usize, len, flags)));
+    }
+    done
 }
 
 /// madvise(2).

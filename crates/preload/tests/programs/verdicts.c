@@ -180,6 +180,10 @@ static void private_over_locked(void) {
     L(at + MIB), L(at + MIB + 15 * PAGE);
     F(0), F(MIB), F(MIB + 15 * PAGE);
     R(munlock(at + MIB, 16 * PAGE));
+    /* Past all that is mapped, by the kernel's calls now. */
+    R(msync(at, 1UL << 40, MS_SYNC));
+    R(msync(at, 1UL << 46, MS_SYNC | MS_INVALIDATE));
+    R(msync(at, 1UL << 47, MS_SYNC));
 }
 
 static void lock_stays_beside_what_is_mapped_over(void) {
@@ -273,6 +277,7 @@ static void protect_arguments(void) {
     R(mprotect(at, SIZE_MAX, PROT_READ));
     R(mprotect(at, SIZE_MAX - PAGE, PROT_READ));
     R(mprotect(at, SIZE, 1 << 20));
+    R(mprotect(at, 1UL << 40, 1 << 20));
     R(mprotect(at, SIZE, -1));
     R(mprotect(at, SIZE, RW | PROT_GROWSDOWN));
     R(mprotect(at, SIZE, RW | PROT_GROWSUP));
@@ -450,6 +455,7 @@ static void unmap_whole(void) {
     R(munlock(at, PAGE));
     R(mincore(at, PAGE, (unsigned char[1]){0}));
     A(mremap(at, SIZE, SIZE, MREMAP_MAYMOVE));
+    A(mremap(at, SIZE_MAX, SIZE, 0));
     F(PAGE);
 }
 
