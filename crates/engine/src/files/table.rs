@@ -11,7 +11,7 @@ use crate::region::region::Region;
 use crate::requirements::{self, Requirement};
 use crate::store::{self, one_writer};
 use crate::sys::sync::Ordering;
-use crate::sys::{PAGE, descriptor_table, file, fork, madvise};
+use crate::sys::{PAGE, descriptor_table, file, fork, madvise, memory};
 use crate::writeback::flush;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -107,7 +107,7 @@ pub fn attach(
     let mapped = match table.entry(facts.identity) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(entry) => {
-            let Some(direct) = check(from, fallback, by_address)? else { return Ok(None) };
+            let Some(direct) = check(from, need, fallback, by_address)? else { return Ok(None) };
             let pool = pool.map_or_else(Pool::global, |pool| Ok(pool.clone()))?;
             descriptor_table::claim();
             let store = Arc::from(open(from, facts, direct)?);
@@ -220,8 +220,22 @@ fn larger(old: &Arc<Region>, need: usize, extension: Option<(Range<u64>, bool)>)
     Ok(new)
 }
 
-/// Whether a file can be cached, and if so with direct I/O. `None`: the caller chose the kernel where it cannot.
-fn check(from: &File, fallback: Fallback, by_address: bool) -> Result<Option<bool>> {
+/// Address space that the engine takes with a cache's first file, bytes, room for files to grow apart: measured 0.7 to 1.0 GiB (stacks, the
+/// allocator's arenas of threads).
+const OWN_ADDRESSES: usize = 1 << 30;
+
+/// Whether a limit of the address space leaves too little for a new region of `need` bytes: the program, which knows nothing of the engine, is to
+/// have three quarters of it.
+fn lacks_addresses(from: &File, need: usize) -> Option<Error> {
+    let wanted = need.saturating_mul(2).saturating_add(OWN_ADDRESSES);
+    let left = memory::addresses_left().filter(|left| wanted > left / 4)?;
+    let remedy = format!("a limit leaves {} MiB, too few for the engine; raise it (ulimit -v)", left >> 20);
+    Some(Error::Missing { path: file::path_of(from), missing: "address space", remedy })
+}
+
+/// Whether a file of which `need` bytes are to be mapped can be cached, and if so with direct I/O. `None`: the caller chose the kernel where it
+/// cannot.
+fn check(from: &File, need: usize, fallback: Fallback, by_address: bool) -> Result<Option<bool>> {
     static MACHINE_IS_FIT: OnceLock<()> = OnceLock::new();
     let lacking = |requirement: Requirement| Error::Missing {
         path: file::path_of(from),
@@ -236,6 +250,7 @@ fn check(from: &File, fallback: Fallback, by_address: bool) -> Result<Option<boo
             None
         }),
     };
+    let error = error.or_else(|| if by_address { lacks_addresses(from, need) } else { None });
     let of_file =
         || requirements::of_file(from).into_iter().find(|one| !one.optional && one.found.is_err()).map(lacking);
     match (error, fallback) {

@@ -28,6 +28,21 @@ pub fn reserve(len: usize, align: usize) -> io::Result<*mut u8> {
     Ok(aligned)
 }
 
+/// Bytes of address space that the process's limit leaves (setrlimit(2), RLIMIT_AS). `None`: there is no limit.
+pub fn addresses_left() -> Option<usize> {
+    // SAFETY: the kernel fills the zeroed structure.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        (libc::getrlimit(libc::RLIMIT_AS, &mut limit) == 0).then_some(limit.rlim_cur)?
+    };
+    if limit == libc::RLIM_INFINITY {
+        return None;
+    }
+    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: usize = sizes.split(' ').next().and_then(|size| size.parse().ok()).unwrap_or(0);
+    Some((limit as usize).saturating_sub(pages * PAGE))
+}
+
 /// Reserves address space at a given address. It replaces mappings that are there.
 ///
 /// # Safety

@@ -100,7 +100,7 @@ static void stack_size(const char *path) {
 }
 
 /* A child maps and stores, or is refused a map; it is not killed. */
-static void in_child(const char *path, void (*limit)(long), long value) {
+static void in_child(const char *path, void (*limit)(long), long value, int may_lack) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -108,7 +108,7 @@ static void in_child(const char *path, void (*limit)(long), long value) {
         limit(value);
         uint8_t *map = mmap(NULL, SIZE, RW, MAP_SHARED, fd, 0);
         /* What the engine has begun to make may have taken the last. */
-        if (map == MAP_FAILED && errno == ENOMEM && has_budget()) exit(0);
+        if (map == MAP_FAILED && errno == ENOMEM && may_lack && has_budget()) exit(0);
         CHECK(map != MAP_FAILED);
         store_all(map, 3);
         for (size_t i = 0; i < SIZE; i += PAGE) CHECK(map[i] == 3);
@@ -128,7 +128,19 @@ static void limit_data(long mib) {
 /* Memory is limited (setrlimit(2)): where the engine gets none, the kernel has the file. */
 static void memory(const char *path) {
     const long limits[] = {4096, 300, 40, 8, 2};
-    for (int i = 0; i < 5; i++) in_child(path, limit_data, limits[i]);
+    for (int i = 0; i < 5; i++) in_child(path, limit_data, limits[i], 1);
+}
+
+static void limit_addresses(long mib) {
+    struct rlimit limit = {(rlim_t)mib * MIB, (rlim_t)mib * MIB};
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
+/* So are addresses (ulimit -v): the engine takes none that the program may need. */
+static void addresses(const char *path) {
+    in_child(path, limit_addresses, 1 << 20, 0);
+    for (long mib = 8192; mib > 420; mib /= 2) in_child(path, limit_addresses, mib, 0);
+    for (long mib = 420; mib >= 280; mib -= 4) in_child(path, limit_addresses, mib, 0);
 }
 
 /* Leaves room for so many more mappings. */
@@ -144,7 +156,7 @@ static void limit_mappings(long left) {
 
 /* There may be few more mappings (vm.max_map_count). */
 static void mappings(const char *path) {
-    for (long left = 1000; left >= 2; left = left > 40 ? 40 : left - 3) in_child(path, limit_mappings, left);
+    for (long left = 1000; left >= 2; left = left > 40 ? 40 : left - 3) in_child(path, limit_mappings, left, 1);
 }
 
 /* Stores to all pages of a file that is there. */
@@ -160,6 +172,7 @@ static void stores(const char *path) {
 static const struct test tests[] = {
     {"stores", stores},
     {"memory", memory},
+    {"addresses", addresses},
     {"mappings", mappings},
     {"file_size", file_size},
     {"stack_size", stack_size},

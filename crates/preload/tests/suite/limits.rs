@@ -6,7 +6,7 @@ use std::process::Command;
 
 cases! {
     "limits.c", &[];
-    file_size stack_size memory mappings;
+    file_size stack_size memory addresses mappings;
     kernel
 }
 
