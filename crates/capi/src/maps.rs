@@ -3,7 +3,7 @@
 use crate::boundary::{Failure, call};
 use crate::caches::{self, fm_cache};
 use crate::{processes, said};
-use fastmap::by_address::{self, Request};
+use fastmap::by_address::{self, Direct, Request};
 use fastmap::{Cache, Error, Fallback, Mode, Persist};
 use libc::off_t;
 use std::ffi::{c_int, c_uchar, c_void};
@@ -123,12 +123,13 @@ impl Wanted {
 
     /// A mapping that the kernel serves. It is noted for the functions of `by_address`.
     fn through_kernel(&self) -> Result<*mut c_void, Failure> {
-        let _owner = (!processes::is_child()).then(by_address::own);
+        let owner = (!processes::is_child()).then(by_address::own);
         let at = self.by_kernel_in_place()?;
-        if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
+        let is_file = self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0;
+        if let (Some(owner), true) = (&owner, is_file) {
             // SAFETY: the kernel has just taken it for a descriptor.
-            by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length, None);
-        } else if self.flags & libc::MAP_FIXED != 0 && !processes::is_child() {
+            by_address::note_kernel(owner, unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length, None);
+        } else if owner.is_some() && self.flags & libc::MAP_FIXED != 0 {
             by_address::note_replaced(at.addr(), self.length);
         }
         Ok(at)
@@ -212,11 +213,11 @@ impl Wanted {
         let mapped = match unsafe { by_address::map_direct(fd, &self.request(asked), mode, persist, false) } {
             Ok(mapped) => mapped,
             // The kernel is asked next, and reports an error of its own.
-            Err(Error::NotMappable { .. } | Error::Io { .. }) => None,
+            Err(Error::NotMappable { .. } | Error::Io { .. }) => Direct::No,
             Err(error) => return Err(error.into()),
         };
-        if let Some(at) = mapped {
-            by_address::note_kernel(fd, at.addr(), self.length, None);
+        if let Direct::At(at) = mapped {
+            by_address::note_kernel(&by_address::own(), fd, at.addr(), self.length, None);
             return Ok(Some(at.cast()));
         }
         // Memory that needs no flush is mapped by the kernel.

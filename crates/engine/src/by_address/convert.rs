@@ -160,9 +160,9 @@ pub fn await_stores(fd: BorrowedFd<'_>) {
 /// agree. [`unmap`](super::unmap()), [`remap`](super::remap()) and [`make_way`](super::make_way) change or end it. If `made` holds the arguments
 /// that the mapping was made with, [`alone`] can return them later. Does nothing in a child made by fork(2) of a process that the engine runs in:
 /// all maps there are the kernel's.
-pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize, made: Option<Made>) {
+pub fn note_kernel(owner: &Owner, fd: BorrowedFd<'_>, addr: usize, len: usize, made: Option<Made>) {
     if let (Some(identity), Ok(at)) = (identity(fd), range_of(addr, len, libc::EINVAL)) {
-        own().change(|table| table.kernel_mappings.add(at, identity, made));
+        owner.change(|table| table.kernel_mappings.add(at, identity, made));
     }
 }
 

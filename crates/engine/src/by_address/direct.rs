@@ -21,9 +21,20 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 
+/// What [`map_direct`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direct {
+    /// Mapped the file there.
+    At(*mut u8),
+    /// Nothing: the file is in memory, and there is nothing to gain over mmap(2).
+    InMemory,
+    /// Nothing: the file is not in memory, or it is in the cache.
+    No,
+}
+
 /// mmap(2) of a file in memory that is flushed from user space: on DAX with `MAP_SYNC`, where the kernel can do that; on tmpfs and hugetlbfs
-/// with [`Persist::CacheLines`]. All of the request's flags count, and none of its other wishes. `None`: there is nothing to gain over mmap(2),
-/// or the file is in the cache; no place was cleared.
+/// with [`Persist::CacheLines`]. All of the request's flags count, and none of its other wishes. No place is cleared for another result than
+/// [`Direct::At`].
 ///
 /// With `small_pages` the mapping has no huge pages on DAX. Where a flush is left to the kernel, it then writes 4 KiB for each page that was
 /// stored to, and not 2 MiB: for programs that flush more than they stored to.
@@ -40,20 +51,21 @@ pub unsafe fn map_direct(
     mode: Mode,
     persist: Persist,
     small_pages: bool,
-) -> Result<Option<*mut u8>> {
+) -> Result<Direct> {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
-    let facts = facts_of(&from)?;
     let medium = file::medium(&from);
-    let gains = match medium {
-        Medium::Dax => true,
-        Medium::Memory { .. } => persist == Persist::CacheLines,
+    match medium {
+        _ if mode == Mode::Cached => return Ok(Direct::No),
         Medium::Storage if mode == Mode::Direct => return Err(mapping::not_in_memory(&from)),
-        Medium::Storage => false,
-    };
-    let is_cached = || mode == Mode::Automatic && files::is_cached(facts.identity);
-    if mode == Mode::Cached || !gains || fork::is_child() || is_cached() {
-        return Ok(None);
+        Medium::Storage => return Ok(Direct::No),
+        Medium::Memory { .. } if persist != Persist::CacheLines => return Ok(Direct::InMemory),
+        _ if fork::is_child() => return Ok(Direct::InMemory),
+        Medium::Memory { .. } | Medium::Dax => {}
+    }
+    let facts = facts_of(&from)?;
+    if mode == Mode::Automatic && files::is_cached(facts.identity) {
+        return Ok(Direct::No);
     }
     let Request { addr, len, prot, flags, offset, .. } = *request;
     if flags & libc::MAP_FIXED != 0 {
@@ -85,7 +97,7 @@ pub unsafe fn map_direct(
         let (path, most) = (file::path_of(&from), direct_table::MOST);
         tracing::warn!(path = %path.display(), "more direct mappings than {most}: msync(2) of this one is the kernel's");
     }
-    Ok(Some(at as *mut u8))
+    Ok(Direct::At(at as *mut u8))
 }
 
 /// Whether any byte of a range lies in a mapping that is flushed from user space. A few nanoseconds, no lock; may be

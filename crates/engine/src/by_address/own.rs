@@ -56,20 +56,12 @@ pub fn own() -> Owner {
     Owner { is_child, _uncancelled: uncancelled, _blocked: blocked, _thread: PhantomData }
 }
 
-/// Whether this thread owns the table.
-fn is_owned() -> bool {
-    OWNER.load(Ordering::Relaxed) == this_thread()
-}
-
-fn this_thread() -> i32 {
-    // SAFETY: no memory.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
-}
-
 fn take() {
-    if !is_owned() {
+    // SAFETY: no memory.
+    let this = unsafe { libc::syscall(libc::SYS_gettid) as i32 };
+    if OWNER.load(Ordering::Relaxed) != this {
         std::mem::forget(LOCK.lock());
-        OWNER.store(this_thread(), Ordering::Relaxed);
+        OWNER.store(this, Ordering::Relaxed);
     }
     DEPTH.fetch_add(1, Ordering::Relaxed);
 }

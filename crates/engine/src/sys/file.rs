@@ -438,12 +438,15 @@ pub fn medium(file: &File) -> Medium {
     unsafe {
         let mut system: libc::statfs = std::mem::zeroed();
         let mut facts: libc::statx = std::mem::zeroed();
-        if libc::fstatfs(file.as_raw_fd(), &mut system) != 0
-            || libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_TYPE, &mut facts) != 0
+        if libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_TYPE, &mut facts) != 0
             || u32::from(facts.stx_mode) & libc::S_IFMT != libc::S_IFREG
         {
             // The node of a block device is in a tmpfs. That file system says nothing about the device.
             return Medium::Storage;
+        }
+        // File systems in memory have no device.
+        if facts.stx_dev_major == 0 {
+            libc::fstatfs(file.as_raw_fd(), &mut system);
         }
         match system.f_type as i64 {
             TMPFS | RAMFS => Medium::Memory { unit: super::PAGE },

@@ -252,34 +252,31 @@ pub struct Blocked(libc::sigset_t);
 impl Blocked {
     /// Blocks all signals.
     pub fn all() -> Self {
+        Self::but(None)
+    }
+
+    /// Blocks all signals but SIGBUS, which stays as it was. For a thread that may touch absent memory, and that holds no lock which our handler
+    /// takes.
+    pub fn but_sigbus() -> Self {
+        Self::but(Some(libc::SIGBUS))
+    }
+
+    fn but(one: Option<i32>) -> Self {
         type Words = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
         // SAFETY: both sets are ours, and are plain bits.
         unsafe {
             let mut all = std::mem::zeroed();
             let mut before = std::mem::zeroed();
             libc::sigfillset(&mut all);
+            if let Some(one) = one {
+                libc::sigdelset(&mut all, one);
+            }
             libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
             let mut blocked: Words = std::mem::transmute(all);
             let before: Words = std::mem::transmute(before);
             blocked.iter_mut().zip(before).for_each(|(blocked, before)| *blocked &= !before);
             Blocked(std::mem::transmute::<Words, libc::sigset_t>(blocked))
         }
-    }
-
-    /// Blocks all signals but SIGBUS, which stays as it was. For a thread that may touch absent memory, and that holds no lock which our handler
-    /// takes.
-    pub fn but_sigbus() -> Self {
-        let blocked = Blocked::all();
-        // SAFETY: the set is ours.
-        unsafe {
-            let mut bus = std::mem::zeroed();
-            libc::sigemptyset(&mut bus);
-            libc::sigaddset(&mut bus, libc::SIGBUS);
-            if libc::sigismember(&blocked.0, libc::SIGBUS) == 1 {
-                libc::pthread_sigmask(libc::SIG_UNBLOCK, &bus, ptr::null_mut());
-            }
-        }
-        blocked
     }
 }
 

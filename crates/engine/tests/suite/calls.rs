@@ -465,7 +465,7 @@ fn what_the_cache_cannot_place_is_handed_to_the_kernel() {
                         std::os::fd::AsRawFd::as_raw_fd(&file),
                         0,
                     );
-                    by_address::note_kernel(file.as_fd(), at as usize, 64 * PAGE, None);
+                    by_address::note_kernel(&by_address::own(), file.as_fd(), at as usize, 64 * PAGE, None);
                     at as usize
                 }
                 "executable" => {

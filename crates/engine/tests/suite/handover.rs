@@ -42,7 +42,7 @@ fn second_place(file: &File, cache: &Cache) -> usize {
         let wanted = Request { addr: at as usize, flags, ..request(BOTH) };
         assert!(by_address::map(file.as_fd(), cache, &wanted).unwrap().is_none(), "it is for the kernel to map");
         assert_eq!(libc::mmap(at, LEN, BOTH, flags, file.as_raw_fd(), 0), at);
-        by_address::note_kernel(file.as_fd(), at as usize, LEN, None);
+        by_address::note_kernel(&by_address::own(), file.as_fd(), at as usize, LEN, None);
         at as usize
     }
 }

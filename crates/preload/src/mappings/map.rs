@@ -5,9 +5,9 @@ use super::protect::lock_cached;
 use super::served::{self, By};
 use super::{concerns, leave_descriptor_to_kernel, make_way, note_maps, seal};
 use crate::copy::held;
-use crate::own::{allocator, owner, set_errno, undisturbed};
+use crate::own::{allocator, caught, owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
-use fastmap::by_address::{self, Made, Why};
+use fastmap::by_address::{self, Direct, Made, Owner, Why};
 use fastmap::{Error, Fallback, Mode};
 use libc::{c_int, c_void, off_t, size_t};
 use std::ffi::OsStr;
@@ -121,15 +121,16 @@ unsafe fn would_map(wanted: Wanted) -> bool {
 
 unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     let Wanted { fd, len, prot, .. } = wanted;
-    // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
+    // From the choice to the note nobody else maps: a file would be the kernel's and the engine's. Nothing interrupts the owner, so that its
+    // calls into the engine need only be caught.
     let owner = by_address::own();
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
-    let fit = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
+    let fit = if is_off { None } else { caught(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
     let Some(fit) = fit else { return unsafe { by_kernel(wanted) } };
     let for_engine = fit.is_ok();
     // SAFETY: the caller's contract.
-    let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
+    let straight = caught(Straight::No, || unsafe { straight(wanted) });
     let left = match fit {
         Ok(()) if straight == Straight::No => undisturbed(Some(Why::NoCache), || left_for_stores(fd, prot)),
         fit => fit.err(),
@@ -165,7 +166,7 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
             Straight::At(_) => report::note_direct(),
             _ => drop(report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed)),
         }
-        undisturbed((), || {
+        caught((), || {
             match (straight, left) {
                 (Straight::At(_), _) => served::note(fd, By::Direct),
                 (Straight::ByKernel, _) => served::note_kernels(fd, len, Why::InMemory),
@@ -173,7 +174,7 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
                 // Said by who decided it.
                 (Straight::No, None) => {}
             }
-            note_kernel(wanted, at);
+            note_kernel(&owner, wanted, at);
         });
     }
     at
@@ -189,11 +190,11 @@ fn populated(wanted: Wanted, at: *mut c_void) -> *mut c_void {
 
 /// Notes a mapping that is the kernel's and, where it is not too small, could have been the engine's: while it is there the file's other
 /// maps are the kernel's as well, and so agree with it.
-fn note_kernel(wanted: Wanted, at: *mut c_void) {
+fn note_kernel(owner: &Owner, wanted: Wanted, at: *mut c_void) {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
     // SAFETY: the program's descriptor, open during its call.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
-    by_address::note_kernel(file, at as usize, len, Some(Made { fd, offset, prot, flags }));
+    by_address::note_kernel(owner, file, at as usize, len, Some(Made { fd, offset, prot, flags }));
 }
 
 /// A private mapping of a file is served as a shared one is as long as it may only be read; else it is the kernel's.
@@ -231,13 +232,13 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
         (_, Some(Err(why))) => why,
         _ => Why::Private,
     };
-    match for_engine {
+    match owner.filter(|_| for_engine) {
         // Said by who decided it.
-        true => {
+        Some(owner) => {
             report::KERNEL.fetch_add(1, Ordering::Relaxed);
-            undisturbed((), || note_kernel(wanted, at));
+            caught((), || note_kernel(&owner, wanted, at));
         }
-        false => served::note_kernels(fd, len, why),
+        None => served::note_kernels(fd, len, why),
     }
     at
 }
@@ -285,9 +286,9 @@ unsafe fn straight(wanted: Wanted) -> Straight {
     // it stored to.
     // SAFETY: the caller's contract.
     match unsafe { by_address::map_direct(file, &request, mode, config().persist, true) } {
-        Ok(Some(at)) => Straight::At(at as usize),
+        Ok(Direct::At(at)) => Straight::At(at as usize),
         // Nothing lasts in such memory, so msync(2) has nothing to do, the kernel's neither.
-        Ok(None) if mode == Mode::Direct || by_address::is_in_memory(file) => Straight::ByKernel,
+        Ok(Direct::InMemory) => Straight::ByKernel,
         Err(error @ Error::Missing { .. }) => {
             static SAID: AtomicBool = AtomicBool::new(false);
             if !owner::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
@@ -296,7 +297,7 @@ unsafe fn straight(wanted: Wanted) -> Straight {
             Straight::ByKernel
         }
         // The kernel is asked, and reports its own error.
-        Ok(None) | Err(_) => Straight::No,
+        Ok(Direct::No) | Err(_) => Straight::No,
     }
 }
 

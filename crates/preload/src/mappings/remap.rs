@@ -90,7 +90,7 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
         return None;
     }
     // Nobody else maps the file until it is the engine's.
-    let _owner = by_address::own();
+    let owner = by_address::own();
     let made = undisturbed(None, || by_address::alone(old as usize, old_len))?;
     let wanted = Wanted {
         addr: std::ptr::null_mut(),
@@ -123,7 +123,7 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
                 Some(at)
             }
             _ => {
-                by_address::note_kernel(fd, old as usize, old_len, Some(made));
+                by_address::note_kernel(&owner, fd, old as usize, old_len, Some(made));
                 None
             }
         }
