@@ -55,13 +55,27 @@ pub fn leave(cache: Option<&Cache>) -> Result<(), i32> {
     if threads::await_own_threads() { Ok(()) } else { Err(libc::EBUSY) }
 }
 
-fn convert_all() -> Result<(), i32> {
+/// Converts every map made by address to a kernel mapping. The caller sees to it that no others are made.
+///
+/// # Errors
+/// The error number for which a map could not be converted.
+///
+/// ```
+/// assert_eq!(fastmap::by_address::leave_all_to_kernel(fastmap::by_address::Why::Ring), Ok(())); // nothing is mapped
+/// ```
+pub fn leave_all_to_kernel(why: Why) -> Result<(), i32> {
+    if fork::is_child() {
+        return Ok(());
+    }
     let owner = own();
     let mut identities: Vec<_> = look(|table| table.pieces().iter().map(|piece| piece.share.identity).collect());
     identities.dedup();
-    identities
-        .into_iter()
-        .try_for_each(|identity| convert(&owner, identity, Why::Left).map_err(|error| error.errno()))?;
+    identities.into_iter().try_for_each(|identity| convert(&owner, identity, why).map_err(|error| error.errno()))
+}
+
+fn convert_all() -> Result<(), i32> {
+    let owner = own();
+    leave_all_to_kernel(Why::Left)?;
     if registry::all().any(|region| region.is_ours() && !region.is_converted()) {
         return Err(libc::EBUSY);
     }

@@ -52,7 +52,7 @@ pub use fork::{
 pub use gather::gather;
 pub use keep::{keep, let_go};
 pub use kernel_mappings::Made;
-pub use leave::{follow_rights, is_alone, is_in_child, leave, own_thread};
+pub use leave::{follow_rights, is_alone, is_in_child, leave, leave_all_to_kernel, own_thread};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::{concerns, holds};
 pub use map::{Request, await_closing, await_keeper, map, map_origin};

@@ -44,6 +44,8 @@ pub enum Why {
     Call,
     /// Its memory was handed to the kernel for good: a guest's (KVM), a device's (VFIO, vhost, RDMA), buffers of io_uring(7).
     Handed,
+    /// The program has set up io_uring(7) or Linux AIO, whose requests the engine does not see.
+    Ring,
     /// A thread waits for a lock that lies in it.
     Waited,
     /// The program takes a lock on all of the file, or gives it away.
@@ -140,6 +142,10 @@ impl Display for Why {
             Why::Descriptor => (
                 "the program locks all of the file (fcntl, lockf)",
                 "have it lock only the bytes that it means, or lock before it maps",
+            ),
+            Why::Ring => (
+                "the program uses io_uring or Linux AIO, whose requests FastMap does not see",
+                "have it do without (many do if they are told to, or where seccomp forbids it)",
             ),
             Why::Replaced => ("something else was mapped over a part of it (MAP_FIXED)", WHOLE),
             Why::Written => (

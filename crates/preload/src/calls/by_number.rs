@@ -6,6 +6,7 @@
 //! there are objects. All other calls go to the kernel.
 
 use super::requests::{self, fcntl, ioctl};
+use super::rings;
 use crate::copy::{Call, held, mapped};
 use crate::files::{
     coherence, copy_file_range, descriptors, opening, pread64, preadv64, preadv64v2, process_vm_readv,
@@ -15,7 +16,7 @@ use crate::files::{
 use crate::own::{remembered, set_errno};
 use crate::processes::{exec, exit, fork, rights, sandbox};
 use crate::threads::waiting;
-use crate::{heap, mappings, next, objects, signals};
+use crate::{mappings, next, objects, signals};
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, size_t};
 
 type Arguments = [c_long; 6];
@@ -118,10 +119,11 @@ unsafe fn always(number: c_long, arguments: Arguments) -> Option<c_long> {
             libc::SYS_rt_sigaction => signals::by_number::action(a as c_int, b as _, c as _, d as size_t),
             libc::SYS_rt_sigprocmask => signals::by_number::mask(a as c_int, b as _, c as _, d as size_t),
             libc::SYS_rt_sigsuspend => signals::by_number::suspend(a as _, b as size_t),
-            libc::SYS_io_setup | libc::SYS_io_uring_setup if heap::refuses_async_io() || objects::any() => {
-                set_errno(libc::ENOSYS);
-                -1
-            }
+            libc::SYS_io_setup | libc::SYS_io_uring_setup => rings::set_up(|| by_number(number, arguments))
+                .unwrap_or_else(|| {
+                    set_errno(libc::ENOSYS);
+                    -1
+                }),
             _ => return None,
         }
     })

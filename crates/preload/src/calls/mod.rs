@@ -4,3 +4,4 @@
 mod by_number;
 mod messages;
 mod requests;
+mod rings;

@@ -17,14 +17,12 @@
 
 mod allocate;
 mod arenas;
-mod async_io;
 mod callers;
 mod file;
 mod fork;
 mod mappings;
 mod space;
 
-pub(crate) use async_io::refuses_async_io;
 pub(crate) use fork::{before_fork, in_child, in_parent};
 pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, release, remap, unlock, unmap};
 
@@ -33,7 +31,7 @@ use crate::{cache, config, next, say};
 use fastmap::{Cache, MapMut};
 use space::Space;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// The first address of the heap's range. `LEN` is its length in bytes, zero while there is no heap.
@@ -53,6 +51,17 @@ pub fn holds(address: usize) -> bool {
 fn addresses() -> (usize, usize) {
     let start = START.load(Ordering::Relaxed);
     (start, start + LEN.load(Ordering::Relaxed))
+}
+
+/// Whether setting up io_uring(7) or Linux AIO is to fail: if a page of the heap is evicted after the kernel has read data into it, the data is
+/// lost. The first refusal is said on standard error.
+pub(crate) fn refuses_async_io() -> bool {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let refuses = is_up() && !fork::is_child();
+    if refuses && !SAID.swap(true, Ordering::Relaxed) {
+        say(format_args!("io_uring and Linux AIO are refused (ENOSYS): they cannot use a heap in a file"));
+    }
+    refuses
 }
 
 /// Whether there is a heap.

@@ -1,5 +1,6 @@
 //! Whether a mapping is to be the engine's: by its file, its size and its kind.
 
+use super::HAS_RINGS;
 use super::map::Wanted;
 use crate::own::kernel;
 use crate::{config, next, report};
@@ -41,6 +42,7 @@ pub(super) fn candidate(wanted: Wanted) -> Option<Result<(), Why>> {
         () if prot & libc::PROT_EXEC != 0 => Err(Why::Executable),
         () if is_odd => Err(Why::Flag),
         () if !large => Err(Why::Small),
+        () if HAS_RINGS.load(Ordering::SeqCst) => Err(Why::Ring),
         () => Ok(()),
     };
     let matches = is_named(fd, fit.is_ok());

@@ -25,13 +25,14 @@ pub(crate) use protect::{mlock, mlock2, mprotect, munlock, munlockall, pkey_mpro
 pub(crate) use remap::{mremap, munmap, remap_file_pages};
 pub(crate) use seal::{SYS_MSEAL, mseal};
 
-use crate::heap;
 use crate::own::{PAGE, owner, set_errno, undisturbed};
 use crate::threads;
+use crate::{config, heap};
 use fastmap::by_address::{self, Why};
 use libc::{c_int, c_void, size_t};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a range may hold mappings that the engine knows of: cached, direct, or kernel mappings of files that it
 /// could cache.
@@ -44,6 +45,17 @@ fn concerns(addr: *const c_void, len: size_t) -> bool {
 #[inline]
 fn holds_direct(addr: *const c_void, len: size_t) -> bool {
     by_address::holds_direct(addr as usize, len)
+}
+
+/// The program has set up a queue of requests that this library does not see.
+static HAS_RINGS: AtomicBool = AtomicBool::new(false);
+
+/// Leaves all files to the kernel, those that are mapped and those that will be. Not where service threads serve such requests, too.
+pub(crate) fn leave_to_rings() {
+    if config().faults != fastmap::faults::Faults::Service && !HAS_RINGS.swap(true, Ordering::SeqCst) {
+        // A file that cannot be saved, or has pinned pages, stays with the engine.
+        let _ = undisturbed(Err(libc::EIO), || by_address::leave_all_to_kernel(Why::Ring));
+    }
 }
 
 #[inline]

@@ -201,6 +201,7 @@ mod memory;
 mod paths;
 #[allow(non_snake_case, reason = "the C library's names")]
 mod process;
+mod rings;
 mod sockets;
 mod stdio;
 mod sync;
@@ -213,6 +214,7 @@ pub use heap::*;
 pub use memory::*;
 pub use paths::*;
 pub use process::*;
+pub use rings::*;
 pub use sockets::*;
 pub use stdio::*;
 pub use sync::*;
@@ -246,6 +248,7 @@ mod tests {
             include_str!("memory.rs"),
             include_str!("paths.rs"),
             include_str!("process.rs"),
+            include_str!("rings.rs"),
             include_str!("sockets.rs"),
             include_str!("stdio.rs"),
             include_str!("sync.rs"),

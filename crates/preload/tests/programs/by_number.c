@@ -179,6 +179,38 @@ static void signals(const char *path) {
     FAILS(syscall(SYS_rt_sigaction, 65L, &action, NULL, 8L), EINVAL);
 }
 
+/* Requests of an io_uring whose memory is a mapping, made before and after the ring. */
+static void rings(const char *path) {
+    int fd = file_of(path, SIZE), source = open("/proc/self/exe", O_RDONLY);
+    map = map_all(fd);
+    map[3 * MIB] = 200;
+    struct io_uring_params params = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4L, &params);
+    if (ring < 0) {
+        fprintf(stderr, "no io_uring here: %s\n", strerror(errno));
+        return;
+    }
+    uint8_t *entries = mmap(NULL, params.sq_off.array + params.sq_entries * sizeof(unsigned), RW, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    uint8_t *results = mmap(NULL, params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe), RW, MAP_SHARED, ring, IORING_OFF_CQ_RING);
+    struct io_uring_sqe *calls = mmap(NULL, params.sq_entries * sizeof *calls, RW, MAP_SHARED, ring, IORING_OFF_SQES);
+    CHECK(entries != MAP_FAILED && results != MAP_FAILED && calls != MAP_FAILED);
+    char other[4096];
+    snprintf(other, sizeof other, "%s.other", path);
+    int later = file_of(other, SIZE);
+    for (unsigned call = 0; call < 2; call++) {
+        uint8_t *to = call == 0 ? map : map_all(later);
+        calls[call] = (struct io_uring_sqe){.opcode = IORING_OP_READ, .fd = source, .addr = (uint64_t)(to + MIB), .len = PAGE};
+        ((unsigned *)(entries + params.sq_off.array))[call] = call;
+        __atomic_store_n((unsigned *)(entries + params.sq_off.tail), call + 1, __ATOMIC_RELEASE);
+        CHECK(syscall(SYS_io_uring_enter, ring, 1L, 1L, (long)IORING_ENTER_GETEVENTS, NULL, 0L) == 1);
+        CHECK(((struct io_uring_cqe *)(results + params.cq_off.cqes))[call].res == (int)PAGE);
+        __atomic_store_n((unsigned *)(results + params.cq_off.head), call + 1, __ATOMIC_RELEASE);
+        uint8_t byte;
+        CHECK(!memcmp(to + MIB, "\177ELF", 4) && pread(call == 0 ? fd : later, &byte, 1, MIB + 1) == 1 && byte == 'E');
+    }
+    CHECK(map[3 * MIB] == 200 && close(ring) == 0 && unlink(other) == 0);
+}
+
 /* Buffers of an io_uring that lie in a mapping: the kernel keeps their pages, and stores go both ways. */
 static void registered(const char *path) {
     struct io_uring_params params = {0};
@@ -247,6 +279,6 @@ static void guest(const char *path) {
 
 static const struct test tests[] = {
     {"maps", maps}, {"descriptors", descriptors}, {"children", children}, {"programs", programs}, {"signals", signals},
-    {"registered", registered}, {"guest", guest},
+    {"rings", rings}, {"registered", registered}, {"guest", guest},
 };
 RUN_ONE_OF(tests)

@@ -3,7 +3,7 @@
 use crate::common;
 use crate::effort::skip;
 
-cases! { "by_number.c", &[]; maps descriptors children signals; kernel }
+cases! { "by_number.c", &[]; maps descriptors children signals rings; kernel }
 
 /// With a cache for all of the file, so that nothing is saved before the program is executed.
 #[test]
