@@ -118,8 +118,13 @@ pub(super) fn identity(fd: c_int) -> Option<Identity> {
 
 /// Whether the user named the file behind a descriptor; `counts`: it goes into the report at the end.
 pub(super) fn is_named(fd: c_int, counts: bool) -> bool {
-    let mut path = [0u8; libc::PATH_MAX as usize];
-    let path = if config().names_files() { path_of(fd, &mut path) } else { &[] };
+    match config().names_files() {
+        true => is_named_so(path_of(fd, &mut [0; libc::PATH_MAX as usize]), counts),
+        false => is_named_so(&[], counts),
+    }
+}
+
+fn is_named_so(path: &[u8], counts: bool) -> bool {
     let matches = config().matches(path);
     let path = Path::new(OsStr::from_bytes(path));
     match counts {
