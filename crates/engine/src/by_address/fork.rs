@@ -56,6 +56,9 @@ pub fn before_fork() {
     // The owner may be starting the engine's threads, which takes memory of the program's allocator, whose locks this thread may have: with the
     // first map it is not waited for.
     let engine_runs = fork::is_claimed();
+    if engine_runs {
+        own().change(Table::note_inherited);
+    }
     own::freeze(engine_runs);
     if engine_runs {
         // SAFETY: this thread froze it.
@@ -254,5 +257,56 @@ pub unsafe fn in_child() {
 pub fn resolve_in_child() {
     if children::is_pending() {
         children::resolve();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::by_address::{self, Request};
+    use crate::{Cache, Fallback};
+    use std::os::fd::AsFd;
+
+    const LEN: usize = 16 * PAGE;
+
+    #[test]
+    fn a_file_that_a_child_has_from_the_kernel_stays_the_kernels() {
+        let folder = std::env::current_exe().unwrap();
+        let file = tempfile::tempfile_in(folder.parent().unwrap()).unwrap();
+        file.set_len(LEN as u64).unwrap();
+        if let Some(missing) = crate::requirements::missing() {
+            return crate::effort::skip(format!("{} is missing", missing.name));
+        }
+        let cache = Cache::new(Cache::MIN_CAPACITY).unwrap();
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let request = Request {
+            addr: 0,
+            len: LEN,
+            prot,
+            flags: libc::MAP_SHARED,
+            offset: 0,
+            one_writer: true,
+            own: true,
+            fallback: Fallback::Buffered,
+            async_stores: false,
+            layers: false,
+        };
+        // SAFETY: nobody else has the file, or a reference into its maps.
+        let map = || unsafe { by_address::map(file.as_fd(), &cache, &request) }.unwrap().map(|at| at as usize);
+        for is_forked in [false, true] {
+            let at = map().expect("it is the engine's, also after it was the kernel's");
+            // SAFETY: likewise.
+            unsafe {
+                // A part with a protection of its own is the kernel's.
+                assert_eq!(by_address::protect(at, PAGE, libc::PROT_READ), Ok(()));
+                assert!(!by_address::is_cached(at, LEN));
+                if is_forked {
+                    // As before fork(2).
+                    own().change(Table::note_inherited);
+                }
+                assert_eq!(by_address::unmap(at, LEN), Ok(()));
+            }
+        }
+        assert_eq!(map(), None);
     }
 }

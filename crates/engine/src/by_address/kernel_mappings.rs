@@ -54,6 +54,11 @@ impl KernelMappings {
         self.files.contains_key(&identity) && (replaced.is_empty() || self.pieces.iter().any(stays))
     }
 
+    /// The files that have any.
+    pub fn files(&self) -> impl Iterator<Item = Identity> {
+        self.files.keys().copied()
+    }
+
     /// From the start of the first to the end of the last. Empty if there are none.
     pub fn bounds(&self) -> Range<usize> {
         let end = self.pieces.last_key_value().map_or(0, |(_, one)| one.end);

@@ -259,7 +259,9 @@ impl<'a> Call<'a> {
     fn map(&self, owner: &Owner) -> crate::error::Result<Result<*mut u8, Why>> {
         let is_kernels = |table: &mut Table| {
             table.meet(self.from, self.identity());
+            let is_stored_to = self.writable || self.request.own;
             table.is_kernels(self.identity(), self.place.as_ref().unwrap_or(&(0..0)))
+                || is_stored_to && table.is_inherited(self.identity())
         };
         if owner.change(is_kernels) {
             return Ok(Err(Why::Before));

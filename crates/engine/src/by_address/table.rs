@@ -10,7 +10,7 @@ use crate::map::mapping::pages;
 use crate::region::region::Region;
 use crate::sys::engine_fd::EngineFd;
 use crate::sys::file::{self, Birth, Identity};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
@@ -83,6 +83,9 @@ pub struct Table {
     pub kernel_mappings: KernelMappings,
     /// Files that are the kernel's for good, with the time each was made: children have them mapped, they are locked as a whole, or are stored to where that is not to be cached.
     left: BTreeMap<Identity, Birth>,
+    /// Files that children have as kernel mappings, which were there at a fork(2). Of one that is gone a later file may have the number: it is
+    /// left to the kernel for nothing.
+    inherited: BTreeSet<Identity>,
 }
 
 /// The result of taking a layer away.
@@ -116,6 +119,7 @@ impl Table {
             pins: BTreeMap::new(),
             kernel_mappings: KernelMappings::new(),
             left: BTreeMap::new(),
+            inherited: BTreeSet::new(),
         }
     }
 
@@ -217,6 +221,16 @@ impl Table {
     /// Whether a file is the kernel's: left to it for good, or with a kernel mapping outside `replaced`.
     pub fn is_kernels(&self, identity: Identity, replaced: &Range<usize>) -> bool {
         self.left.contains_key(&identity) || self.kernel_mappings.has(identity, replaced)
+    }
+
+    /// Called before fork(2): the child has the kernel mappings that are there now, also once they are gone here.
+    pub fn note_inherited(&mut self) {
+        self.inherited.extend(self.kernel_mappings.files());
+    }
+
+    /// Whether a child may have a kernel mapping of a file, which would not show what is stored to the engine's pages, nor they what it stores.
+    pub fn is_inherited(&self, identity: Identity) -> bool {
+        self.inherited.contains(&identity)
     }
 
     /// Whether any part of a range is mapped so: `MAP_SHARED` or `MAP_PRIVATE`.
