@@ -368,9 +368,11 @@ impl<'a> Call<'a> {
     }
 }
 
+/// [`map`], by a store of the caller's choice.
+///
 /// # Safety
 /// As for [`map`].
-unsafe fn map_as(
+pub(crate) unsafe fn map_as(
     from: &File,
     facts: file::Facts,
     cache: &Cache,

@@ -55,6 +55,8 @@ pub use kernel_mappings::Made;
 pub use leave::{follow_rights, is_alone, is_in_child, leave, leave_all_to_kernel, own_thread};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::{concerns, holds};
+#[cfg(all(test, not(loom)))]
+pub(crate) use map::map_as;
 pub use map::{Request, await_closing, await_keeper, map, map_origin};
 pub use own::{Owner, own};
 pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_readahead};

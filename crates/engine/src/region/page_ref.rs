@@ -63,6 +63,8 @@ impl<'a> PageRef<'a> {
 impl PageAccess for PageRef<'_> {
     #[inline]
     fn word(&self) -> &PageWord {
+        #[cfg(all(test, not(loom)))]
+        crate::sys::crash::pass();
         self.word
     }
 

@@ -3,14 +3,15 @@
 //!
 //! It also keeps what a power failure would leave: the file as it was when the last sync that succeeded began.
 //!
-//! Its locks are std's, also in the fault handler: no test touches a map while it holds one.
+//! Its locks are std's, also in the fault handler: no test touches a map while it holds one. Once the process has ended the disk has no faults:
+//! the keeper takes no lock.
 
 use super::group_sync::GroupSync;
 use super::{FileStore, ReadEnd, Store};
 use crate::counters::stats::Counter;
 use crate::error::Result;
 use crate::sys::memory::Zeroed;
-use crate::sys::{PAGE, file};
+use crate::sys::{PAGE, crash, file};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -19,12 +20,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
 /// The longest that a write waits to be overtaken: often nothing else is being written.
 const PATIENCE: Duration = Duration::from_millis(3);
+/// A write of the keeper's takes at least this long: who does not wait for it is found out.
+const DAWDLE: Duration = Duration::from_micros(300);
 
 /// How the disk behaves. Shares are of a hundred reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -205,6 +208,10 @@ unsafe fn copy_of(from: *const u8, pages: usize) -> Zeroed<[u8; PAGE]> {
 impl FaultyStore {
     /// Lets some reads take longer, and holds some; true: the read fails.
     fn dawdle(&self, pages: Range<usize>) -> bool {
+        if crash::is_over() {
+            return false;
+        }
+        crash::pass();
         let (slow, unreadable) = loop {
             let mut state = self.disk.state.lock().unwrap();
             let Plan { slow, unreadable, held_from, .. } = state.plan;
@@ -288,7 +295,9 @@ impl Store for FaultyStore {
             return ReadEnd::Failed(libc::EIO);
         }
         // SAFETY: the caller's buffer.
-        unsafe { self.file.read_page(page, buffer, cached) }
+        let end = unsafe { self.file.read_page(page, buffer, cached) };
+        crash::pass();
+        end
     }
 
     unsafe fn read_pages(
@@ -338,7 +347,18 @@ impl Store for FaultyStore {
     }
 
     unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32> {
-        let fate = self.disk.fate(page..page + pages);
+        if crash::is_over() {
+            let begin = Instant::now();
+            while begin.elapsed() < DAWDLE {} // the keeper may not sleep
+            // SAFETY: the caller's memory.
+            return unsafe { self.file.write_pages(page, from, pages, end) };
+        }
+        crash::pass();
+        let mut fate = self.disk.fate(page..page + pages);
+        if crash::is_next() {
+            // The end comes in the middle of this write.
+            fate.error = Some(libc::EIO);
+        }
         // SAFETY: pages that are being written are resident.
         let copy = fate.early.then(|| unsafe { copy_of(from, pages) });
         let from = copy.as_ref().map_or(from, |copy| copy.as_mut_ptr().cast());
@@ -359,16 +379,19 @@ impl Store for FaultyStore {
             }
         };
         self.disk.note_end(fate.number);
+        crash::pass();
         result
     }
 
     fn sync(&self, syncs: &Counter) -> io::Result<()> {
         self.syncs.run(|| {
+            crash::pass();
             let contents = self.disk.contents();
             if let Some(error) = self.disk.plan().1.sync_error {
                 return Err(io::Error::from_raw_os_error(error));
             }
             self.file.sync(syncs)?;
+            crash::pass();
             *self.disk.stable.lock().unwrap() = contents;
             Ok(())
         })

@@ -19,7 +19,7 @@ pub const KEEPER: &CStr = c"fastmap-keeper";
 pub const KEEPERS_THREAD: &str = "fastmap-watch";
 
 /// The byte: the last but one that a lock can name.
-const BYTE: i64 = i64::MAX - 1;
+pub const BYTE: i64 = i64::MAX - 1;
 
 /// Pause between two looks at a lock's holder.
 const POLL: Duration = Duration::from_millis(10);

@@ -5,6 +5,8 @@ pub mod aio;
 pub mod cgroup;
 pub mod confine;
 pub mod cpu;
+#[cfg(all(test, not(loom)))]
+pub mod crash;
 pub mod descriptor_table;
 pub mod engine_fd;
 pub mod epoll;

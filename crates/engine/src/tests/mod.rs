@@ -11,4 +11,6 @@ mod models;
 #[cfg(not(loom))]
 mod rooms;
 #[cfg(not(loom))]
+mod sim;
+#[cfg(not(loom))]
 mod uses;
