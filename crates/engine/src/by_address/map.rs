@@ -20,7 +20,7 @@ use crate::modes::Fallback;
 use crate::region::address::Place;
 use crate::region::region::Region;
 use crate::store::origin::OriginStore;
-use crate::store::{self, Origin, one_writer};
+use crate::store::{self, Origin};
 use crate::sys::{PAGE, descriptor_table, file, fork, memory};
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -441,19 +441,6 @@ pub fn await_closing(fd: BorrowedFd<'_>) {
     if let Ok(facts) = file::facts(&from) {
         closing::await_close(facts.identity);
     }
-}
-
-/// Waits, after a file was opened or locked, while the keeper of a program that has ended holds it: it may have pages yet to write. For half a
-/// minute at most.
-///
-/// ```
-/// use std::os::fd::AsFd;
-/// fastmap::by_address::await_keeper(std::io::stdin().as_fd()); // no keeper has it
-/// ```
-pub fn await_keeper(fd: BorrowedFd<'_>) {
-    // SAFETY: borrowed for as long as it is used here; never closed.
-    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
-    one_writer::wait_for_keeper(&from);
 }
 
 /// The operation that an error names when a place could not be cleared.

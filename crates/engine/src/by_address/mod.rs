@@ -42,9 +42,7 @@ pub use crate::files::keeper::register_in as register_keeper_in;
 pub use access::{is_cached, read, write};
 pub use advice::{advise, residency};
 pub use convert::{alone, await_stores, is_kernels, note_kernel, note_replaced};
-pub use direct::{
-    Direct, flushed_bytes, holds_direct, is_copied_on_write, is_in_memory, leave_to_kernel, map_direct,
-};
+pub use direct::{Direct, flushed_bytes, holds_direct, is_copied_on_write, is_in_memory, leave_to_kernel, map_direct};
 pub use fork::{
     before_fork, in_child, in_parent, is_object_in_child, leave_descriptor_to_kernel, resolve_in_child, save_all,
     to_be_written,
@@ -57,7 +55,7 @@ pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::{concerns, holds};
 #[cfg(all(test, not(loom)))]
 pub(crate) use map::map_as;
-pub use map::{Request, await_closing, await_keeper, map, map_origin};
+pub use map::{Request, await_closing, map, map_origin};
 pub use own::{Owner, own};
 pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_readahead};
 pub use protect::{leave_file_to_kernel, protect};

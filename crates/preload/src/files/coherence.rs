@@ -419,7 +419,7 @@ pub fn await_keeper(fd: c_int) {
         undisturbed((), || {
             if mappings::is_own(fd) && coherence::file(fd).is_none() {
                 // SAFETY: the program's descriptor, open during its call.
-                by_address::await_keeper(unsafe { BorrowedFd::borrow_raw(fd) });
+                by_address::await_stores(unsafe { BorrowedFd::borrow_raw(fd) });
             }
         });
     }

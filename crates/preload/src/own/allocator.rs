@@ -45,7 +45,7 @@ pub(crate) fn is_short() -> bool {
 /// Memory of the reserve; null if it has no more.
 fn take_reserve(size: usize) -> *mut u8 {
     let size = size.next_multiple_of(PAGE);
-    let taken = RESERVE_TAKEN.try_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+    let taken = RESERVE_TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
         taken.checked_add(size).filter(|taken| *taken <= RESERVE)
     });
     taken.map_or(ptr::null_mut(), |at| RESERVED.0.get().cast::<u8>().wrapping_add(at))

@@ -171,7 +171,7 @@ impl Program {
                     libc::mmap(std::ptr::null_mut(), request.len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0)
                 };
                 assert_ne!(at, libc::MAP_FAILED);
-                by_address::note_kernel(file.as_fd(), at as usize, request.len, None);
+                by_address::note_kernel(&by_address::own(), file.as_fd(), at as usize, request.len, None);
                 at.cast()
             }
         };
