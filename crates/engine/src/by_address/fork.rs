@@ -12,7 +12,7 @@ use crate::files::{children, keeper, leases};
 use crate::region::registry;
 use crate::sys::file::{self, Identity};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, engine_fd, fork, threads};
+use crate::sys::{PAGE, descriptor_table, engine_fd, fork, threads};
 use crate::writeback::flush;
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -47,9 +47,11 @@ pub fn before_fork() {
         return;
     }
     save_all();
-    if !keeper::is_running() && look(|table| table.pieces().iter().any(|piece| piece.share.region.is_writable())) {
-        // If this process were killed, nobody would tell the child when all is in the files. So the files are converted now, and there is
-        // nothing to tell.
+    // If this process were killed, nobody would tell the child when all is in the files. Or the child could not be told apart. So the files are
+    // converted now, and there is nothing to tell.
+    let (has_keeper, has_anchor) = (keeper::is_running(), descriptor_table::anchor().is_some());
+    let is_left = |piece: &Piece| !has_keeper && piece.share.region.is_writable() || !has_anchor && !piece.is_objects();
+    if !(has_keeper && has_anchor) && look(|table| table.pieces().iter().any(is_left)) {
         let _ = answer();
     }
     let blocked = Blocked::all();

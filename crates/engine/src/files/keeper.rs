@@ -87,7 +87,7 @@ pub fn is_running() -> bool {
 static REGISTER: OnceLock<PathBuf> = OnceLock::new();
 
 /// The keeper, when it starts, is noted in this file: the process ids of program and keeper are appended, four bytes each. For who waits for all
-/// keepers, while [`one_writer`] waits for those of a file.
+/// keepers; a map waits for those of its file by itself.
 pub fn register_in(file: &Path) {
     let _ = REGISTER.set(file.to_owned());
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A call, its error, and that all later calls fail as well.
-const LACKS: [(&str, &str, bool); 10] = [
+const LACKS: [(&str, &str, bool); 11] = [
     ("mmap", "ENOMEM", false),
     ("mmap", "ENOMEM", true),
     ("mprotect", "ENOMEM", false),
@@ -17,6 +17,7 @@ const LACKS: [(&str, &str, bool); 10] = [
     ("openat", "EMFILE", true),
     ("clone3", "EAGAIN", true),
     ("userfaultfd", "EMFILE", false),
+    ("fcntl", "ENOLCK", false),
     ("io_setup", "EAGAIN", true),
 ];
 
