@@ -101,7 +101,7 @@ fn lasting_stores() -> Requirement {
         }
         None if is_killed_as_a_whole() => (
             Err("a kill of all of this control group ends the process that writes stores back, too".into()),
-            "with --own and in libraries, only what was flushed or is older than --write-within (1s) survives such a kill; have the group delegated",
+            "such a kill loses stores of the last second (--own; --write-within) or half a minute (libraries; dirty_expire) that were not flushed; have the group delegated",
         ),
         None => (Ok("in the initial PID namespace, without a limit on memory".into()), ""),
     };

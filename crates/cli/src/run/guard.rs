@@ -40,8 +40,8 @@ const ANSWER: Duration = Duration::from_millis(200);
 
 impl Guard {
     /// Starts the guard of `program`, a child of this process. The calling process has one thread, and all signals blocked.
-    /// `is_traced`: by [`super::keepers`].
-    pub fn start(program: libc::pid_t, is_traced: bool) -> io::Result<Guard> {
+    /// `tracer`: the process that may trace this one ([`super::keepers`]).
+    pub fn start(program: libc::pid_t, tracer: Option<libc::pid_t>) -> io::Result<Guard> {
         // SAFETY: a new mapping of one page, zeros, shared with the guard. It stays mapped as long as this process lives.
         let shared: &'static Shared = unsafe {
             let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -61,7 +61,7 @@ impl Guard {
                 super::parent::close_but(&[other.as_raw_fd()]);
                 // SAFETY: the call takes a C string.
                 unsafe { libc::prctl(libc::PR_SET_NAME, c"fastmap-guard".as_ptr()) };
-                stand(ward, if is_traced { b't' } else { b'T' }, program, other, shared);
+                stand(ward, tracer, program, other, shared);
                 // SAFETY: ends the process, which has nothing to clean up.
                 unsafe { libc::_exit(0) }
             }
@@ -106,8 +106,8 @@ impl Guard {
     }
 }
 
-/// The life of the guard of `ward`. `stopped`: the ward's state in /proc where it is stopped by a signal.
-fn stand(ward: libc::pid_t, stopped: u8, program: libc::pid_t, mut line: UnixStream, shared: &Shared) {
+/// The life of the guard of `ward`, which `tracer` may trace.
+fn stand(ward: libc::pid_t, tracer: Option<libc::pid_t>, program: libc::pid_t, mut line: UnixStream, shared: &Shared) {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         for stream in 0..3 {
             // SAFETY: the call takes numbers.
@@ -133,7 +133,7 @@ fn stand(ward: libc::pid_t, stopped: u8, program: libc::pid_t, mut line: UnixStr
         }
         let (Some(state), Some(programs)) = (&state, &programs) else { continue };
         let follows = shared.follows.load(Ordering::Acquire);
-        match (is_in(state, stopped), is_in(programs, b'T')) {
+        match (is_stopped(state, tracer), is_stopped(programs, None)) {
             // A program that was stopped by another signal meanwhile goes on, too: nobody could tell the two apart.
             (false, _) if shared.has_stopped.swap(false, Ordering::AcqRel) => send(program, libc::SIGCONT),
             // Somebody lets the program go on, and this process with it.
@@ -142,7 +142,7 @@ fn stand(ward: libc::pid_t, stopped: u8, program: libc::pid_t, mut line: UnixStr
             (true, false) => {
                 std::thread::sleep(SETTLES);
                 let follows = shared.follows.load(Ordering::Acquire);
-                if is_in(state, stopped) && !is_in(programs, b'T') && !follows {
+                if is_stopped(state, tracer) && !is_stopped(programs, None) && !follows {
                     shared.has_stopped.store(true, Ordering::Release);
                     send(program, libc::SIGSTOP);
                 }
@@ -152,10 +152,18 @@ fn stand(ward: libc::pid_t, stopped: u8, program: libc::pid_t, mut line: UnixStr
     }
 }
 
-/// Whether a process is in a state, by its file in /proc: `T`, stopped by a signal; `t`, by its tracer, or by a signal while it is traced.
-fn is_in(stat: &File, state: u8) -> bool {
+/// Whether a process is stopped by a signal, by its file in /proc: `T`. Where `tracer` traces it, such a stop is `t`, as a debugger's are.
+fn is_stopped(stat: &File, tracer: Option<libc::pid_t>) -> bool {
     let mut text = [0; 128];
     let Ok(len) = stat.read_at(&mut text, 0) else { return false };
     let name_ends = text[..len].iter().rposition(|byte| *byte == b')').unwrap_or(len);
-    text.get(name_ends + 2) == Some(&state)
+    match text.get(name_ends + 2) {
+        Some(b'T') => true,
+        Some(b't') => tracer.is_some_and(|tracer| {
+            let number: String = text.iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_digit).collect();
+            let status = std::fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+            status.contains(&format!("TracerPid:\t{tracer}\n"))
+        }),
+        _ => false,
+    }
 }

@@ -19,6 +19,8 @@ use super::voice;
 /// The name of a keeper in /proc.
 const KEEPER: &str = "fastmap-keeper";
 const NAME: &CStr = c"fastmap-waiting";
+/// How long programs in the background may take to end with the program.
+const GRACE: Duration = Duration::from_millis(50);
 /// A keeper that takes longer is told of.
 const SOON: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(1);
@@ -84,9 +86,14 @@ impl Keepers {
         };
     }
 
-    /// Whether this process is traced by the one that waits: it is `t` in /proc then where others are `T`.
-    pub fn is_traced(&self) -> bool {
-        self.waiting.is_some()
+    /// The process that waits, which traces this one.
+    pub fn waiting(&self) -> Option<libc::pid_t> {
+        self.waiting
+    }
+
+    /// A child of this process has ended, and its number is free: it may have been the one that waits.
+    pub fn forget(&mut self, child: libc::pid_t) {
+        self.waiting = self.waiting.filter(|waiting| *waiting != child);
     }
 
     /// Waits until the program has ended, and all keepers of programs that have. What was stored is in the files then.
@@ -97,7 +104,9 @@ impl Keepers {
         let began = Instant::now();
         let mut is_said = false;
         for [of, keeper] in self.registered() {
-            if of != program && is_alive(of) {
+            // A signal may have come to several: the others end in a moment.
+            let left = GRACE.saturating_sub(began.elapsed());
+            if of != program && open(of).is_some_and(|process| !await_death(&process, Some(left))) {
                 continue;
             }
             // Opened first: the name is that of the same process then.
@@ -149,11 +158,6 @@ fn await_death(process: &OwnedFd, time: Option<Duration>) -> bool {
 
 fn is_keeper(process: libc::pid_t) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name.trim_end() == KEEPER)
-}
-
-/// Whether a process has not ended. One whose status nobody has taken has.
-fn is_alive(process: libc::pid_t) -> bool {
-    open(process).is_some_and(|process| !await_death(&process, Some(Duration::ZERO)))
 }
 
 /// Traces `ward` until it has ended, and lets it do what it would do without. Its parent learns of the end when the calling process ends. False: it

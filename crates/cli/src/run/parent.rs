@@ -147,7 +147,7 @@ pub fn start(
     if let Some(keepers) = &mut keepers {
         keepers.stand_in(pid);
     }
-    let guard = Guard::start(pid, keepers.as_ref().is_some_and(Keepers::is_traced)).ok();
+    let guard = Guard::start(pid, keepers.as_ref().and_then(Keepers::waiting)).ok();
     let _ = goes.write_all(&[1]);
     drop(goes);
     if let Some(error) = failed(&mut reader) {
@@ -485,11 +485,13 @@ impl Child {
                 libc::CLD_DUMPED if is_program => return Some(End::Killed { signal: status, has_dumped: true }),
                 code => {
                     wait(libc::P_PID, pid, 0);
-                    if matches!(code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
-                        && self.guard.as_ref().is_some_and(|guard| guard.pid() == pid)
-                    {
+                    let has_ended = matches!(code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED);
+                    if has_ended && self.guard.as_ref().is_some_and(|guard| guard.pid() == pid) {
                         GUARD.store(0, Ordering::Relaxed);
                         self.guard = None;
+                    }
+                    if let Some(keepers) = self.keepers.as_mut().filter(|_| has_ended) {
+                        keepers.forget(pid);
                     }
                     if code == libc::CLD_STOPPED && is_program {
                         self.stop(status);

@@ -58,10 +58,11 @@ pub fn before_fork() {
     // The owner may be starting the engine's threads, which takes memory of the program's allocator, whose locks this thread may have: with the
     // first map it is not waited for.
     let engine_runs = fork::is_claimed();
-    if engine_runs {
-        own().change(Table::note_inherited);
-    }
+    // Kept until the table is frozen: nobody maps a file in between.
+    let owner = engine_runs.then(own);
+    owner.iter().for_each(|owner| owner.change(Table::note_inherited));
     own::freeze(engine_runs);
+    drop(owner);
     if engine_runs {
         // SAFETY: this thread froze it.
         let table = unsafe { MAPS.frozen() };

@@ -70,7 +70,9 @@ pub fn leave_all_to_kernel(why: Why) -> Result<(), i32> {
     let owner = own();
     let mut identities: Vec<_> = look(|table| table.pieces().iter().map(|piece| piece.share.identity).collect());
     identities.dedup();
-    identities.into_iter().try_for_each(|identity| convert(&owner, identity, why).map_err(|error| error.errno()))
+    // All that can be, also where one cannot.
+    let failed: Vec<_> = identities.into_iter().filter_map(|identity| convert(&owner, identity, why).err()).collect();
+    failed.first().map_or(Ok(()), |error| Err(error.errno()))
 }
 
 fn convert_all() -> Result<(), i32> {

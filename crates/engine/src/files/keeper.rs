@@ -31,6 +31,7 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock, mpsc};
@@ -86,7 +87,10 @@ pub fn is_running() -> bool {
 /// The file in which the keeper of this process is to be noted: [`register_in`].
 static REGISTER: OnceLock<PathBuf> = OnceLock::new();
 
-/// The keeper, when it starts, is noted in this file: the process ids of program and keeper are appended, four bytes each. For who waits for all
+/// What /proc shows of it: a file in memory (memfd_create(2)).
+const REGISTERS_NAME: &str = "/memfd:fastmap-keepers (deleted)";
+
+/// The keeper, when it starts, is noted in this file, a memfd of the name `fastmap-keepers`: the process ids of program and keeper are appended, four bytes each. For who waits for all
 /// keepers; a map waits for those of its file by itself.
 pub fn register_in(file: &Path) {
     let _ = REGISTER.set(file.to_owned());
@@ -95,7 +99,13 @@ pub fn register_in(file: &Path) {
 fn register(file: &Path) -> std::io::Result<()> {
     let ids = [&PROGRAM, &KEEPER].map(|id| id.load(Ordering::Acquire).to_ne_bytes());
     let _low = engine_fd::low();
-    File::options().append(true).open(file)?.write_all(ids.as_flattened())
+    let mut options = File::options();
+    let mut found = options.append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file)?;
+    // Who made it may have ended, and its number be another process's.
+    if std::fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()))?.as_os_str() != REGISTERS_NAME {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    found.write_all(ids.as_flattened())
 }
 
 fn watch() -> std::io::Result<()> {
@@ -236,7 +246,7 @@ fn hold_up_others(region: &Region, pages: usize) {
     const TRIES: usize = 50;
     let Some(only) = region.store().writer() else { return };
     let is_stored = |page: &usize| region.word(*page).look().may_hold_stores();
-    if (0..pages).filter(is_stored).nth(closing::MOST_HANDED_OVER).is_some() {
+    if !(1..=closing::MOST_HANDED_OVER).contains(&(0..pages).filter(is_stored).count()) {
         return;
     }
     let others = region.store().descriptors().into_iter().flatten().filter(|one| *one != only.as_raw_fd());

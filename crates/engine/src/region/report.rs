@@ -39,8 +39,15 @@ pub fn say_of(path: &Path, offset: usize, what: fmt::Arguments<'_>) {
     let path = path.as_os_str().as_bytes();
     line.push(&path[..path.len().min(300)]);
     let _ = writeln!(line, ": page at offset {offset} {what}");
+    // Others may wait for this thread: a pipe that nobody reads has the line for a second, no longer.
+    let mut ready = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     // SAFETY: writes our own bytes; a failure has nowhere to be told.
-    unsafe { libc::syscall(libc::SYS_write, 2, line.text.as_ptr(), line.len) };
+    unsafe {
+        if libc::syscall(libc::SYS_poll, &mut ready, 1, 1000) != 1 {
+            return;
+        }
+        libc::syscall(libc::SYS_write, 2, line.text.as_ptr(), line.len);
+    }
 }
 
 /// Ends the process over a broken promise of the kernel.

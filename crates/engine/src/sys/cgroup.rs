@@ -1,9 +1,10 @@
-//! The amount of memory that this process may use: sysconf(3), cgroups(7) versions 1 and 2.
+//! The amount of memory that this process may use: sysconf(3), cgroups(7) versions 1 and 2. A group for what outlives a kill of all of a group.
 
-use super::proc_files;
+use super::{engine_fd, proc_files};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
 
 /// The least of physical memory and the memory limits of the process's cgroup and of that group's ancestors, in bytes.
@@ -58,6 +59,9 @@ const APART: &str = "fastmap-keepers";
 
 /// Whether all processes of this process's group may be killed at once, and nothing of this user's can be kept apart from them.
 pub fn is_killed_as_a_whole() -> bool {
+    if COULD_NOT.load(Ordering::Relaxed) {
+        return true;
+    }
     let may_write = |path: PathBuf| {
         let path = CString::new(path.into_os_string().into_vec());
         // SAFETY: a C string.
@@ -74,12 +78,16 @@ pub fn is_killed_as_a_whole() -> bool {
 pub fn keep_apart(process: i32) -> io::Result<()> {
     let Killable::Beside(parent) = parent_of_killable() else { return Ok(()) };
     let apart = parent.join(APART);
-    match fs::create_dir(&apart) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    fs::write(apart.join("cgroup.procs"), process.to_string())
+    let _low = engine_fd::low();
+    let made = match fs::create_dir(&apart) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => fs::write(apart.join("cgroup.procs"), process.to_string()),
+    };
+    made.inspect_err(|_| COULD_NOT.store(true, Ordering::Relaxed))
 }
+
+/// A process could not be kept apart, whatever the rights seemed to be.
+static COULD_NOT: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process's group may be killed as a whole.
 enum Killable {

@@ -38,7 +38,7 @@ pub fn addresses_left() -> Option<usize> {
     if limit == libc::RLIM_INFINITY {
         return None;
     }
-    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let sizes = super::proc_files::text("/proc/self/statm");
     let pages: usize = sizes.split(' ').next().and_then(|size| size.parse().ok()).unwrap_or(0);
     Some((limit as usize).saturating_sub(pages * PAGE))
 }

@@ -137,10 +137,9 @@ pub fn write_expired(region: &Region, stripe: Stripe, tick: bool) -> Swept {
     let marked = successors(dirty.next_block(0), |block| dirty.next_block(block + 1));
     for block in marked.filter(|block| stripe.has(*block)) {
         let age = &region.writes().ages()[block];
-        let seen = age.load(Ordering::Relaxed);
-        if seen < EXPIRED_TICKS {
-            age.store(seen + u8::from(tick), Ordering::Relaxed);
-        } else if flight.try_lock(block % WRITE_LOCKS) {
+        let seen = (age.load(Ordering::Relaxed) + u8::from(tick)).min(EXPIRED_TICKS);
+        age.store(seen, Ordering::Relaxed);
+        if seen == EXPIRED_TICKS && flight.try_lock(block % WRITE_LOCKS) {
             flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, usize::MAX, Kept::Write);
             flight.close(block % WRITE_LOCKS);
         }

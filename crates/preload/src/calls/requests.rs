@@ -5,7 +5,7 @@ use crate::copy::{Call, held, mapped};
 use crate::files::{cloning, coherence};
 use crate::own::{errno, remembered, set_errno};
 use crate::processes::sandbox;
-use crate::{mappings, next, objects};
+use crate::{config, mappings, next, objects};
 use fastmap::by_address::Why;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t};
 
@@ -37,10 +37,10 @@ fn before_lock(fd: c_int, start: i64, len: i64) {
     }
 }
 
-/// Called after fcntl(2).
-fn after_lock(fd: c_int, command: c_int, result: c_int) {
+/// Called after fcntl(2). `unlocks`: that was to release a lock.
+fn after_lock(fd: c_int, command: c_int, unlocks: bool, result: c_int) {
     let locks = matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
-    if locks && result == 0 {
+    if locks && !unlocks && result == 0 {
         coherence::await_keeper(fd);
     }
 }
@@ -85,10 +85,12 @@ macro_rules! fcntls {
             unsafe {
                 let pointer = argument as *mut c_void;
                 let size = fcntl_size(command);
-                if size == size_of::<libc::flock>() && mapped() && !pointer.is_null() {
+                let mut unlocks = false;
+                if size == size_of::<libc::flock>() && (mapped() || config().owns_files()) && !pointer.is_null() {
                     let lock = &*pointer.cast::<libc::flock>();
+                    unlocks = lock.l_type == libc::F_UNLCK as i16;
                     let start = if lock.l_whence == libc::SEEK_SET as i16 { lock.l_start } else { 0 };
-                    if lock.l_type != libc::F_UNLCK as i16 {
+                    if !unlocks {
                         before_lock(fd, start, lock.l_len);
                     }
                 }
@@ -97,13 +99,13 @@ macro_rules! fcntls {
                     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
                         remembered::copied(fd, result);
                     }
-                    after_lock(fd, command, result);
+                    after_lock(fd, command, unlocks, result);
                     return result;
                 }
                 let arguments = Call::new();
                 let result = next::$name(fd, command, arguments.changed(pointer, size) as c_long);
                 arguments.finish(result as isize);
-                after_lock(fd, command, result);
+                after_lock(fd, command, unlocks, result);
                 result
             }
         }

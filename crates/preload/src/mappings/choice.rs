@@ -57,7 +57,7 @@ pub(super) fn left_for_stores(fd: c_int, prot: c_int) -> Option<Why> {
     match () {
         () if prot & libc::PROT_WRITE != 0 && !is_own(fd) => Some(Why::NotOwn),
         () if risks_stores(prot) => Some(Why::AtRisk),
-        () if may_write(fd) && is_copied_on_write(fd) => Some(Why::CopiedOnWrite),
+        () if may_write(fd) && !is_in_engine(fd) && is_copied_on_write(fd) => Some(Why::CopiedOnWrite),
         () => None,
     }
 }

@@ -27,7 +27,7 @@ pub(crate) use seal::{SYS_MSEAL, mseal};
 
 use crate::own::{PAGE, owner, set_errno, undisturbed};
 use crate::threads;
-use crate::{config, heap};
+use crate::{config, heap, say};
 use fastmap::by_address::{self, Why};
 use libc::{c_int, c_void, size_t};
 use std::ops::Range;
@@ -53,8 +53,13 @@ static HAS_RINGS: AtomicBool = AtomicBool::new(false);
 /// Leaves all files to the kernel, those that are mapped and those that will be. Not where service threads serve such requests, too.
 pub(crate) fn leave_to_rings() {
     if config().faults != fastmap::faults::Faults::Service && !HAS_RINGS.swap(true, Ordering::SeqCst) {
-        // A file that cannot be saved, or has pinned pages, stays with the engine.
-        let _ = undisturbed(Err(libc::EIO), || by_address::leave_all_to_kernel(Why::Ring));
+        let left = undisturbed(Err(libc::EIO), || by_address::leave_all_to_kernel(Why::Ring));
+        if let Err(error) = left {
+            let why = std::io::Error::from_raw_os_error(error);
+            say(format_args!(
+                "a file stays in the cache, so io_uring and Linux AIO do not read or write its mapping: {why}"
+            ));
+        }
     }
 }
 
