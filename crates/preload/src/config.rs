@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What a kill of the whole control group may lose by default; costs: docs/measurements.md.
+/// What a kill of the whole control group may lose by default.
 const WRITE_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
