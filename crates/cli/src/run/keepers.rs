@@ -71,7 +71,7 @@ impl Keepers {
                     super::parent::give_up_streams(false);
                     voice::be_silent();
                     libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
-                    // What ends the process group does not end it.
+                    // A signal to the process group does not reach it.
                     libc::setsid();
                     if await_end(ward) {
                         self.wait(program);

@@ -20,7 +20,7 @@ pub struct Child {
     pub pid: u32,
     /// None where there could be none: the program is steered all the same.
     guard: Option<Guard>,
-    /// Who writes what the program stored and did not flush.
+    /// The processes that write what the program stored and did not flush.
     keepers: Option<Keepers>,
 }
 
@@ -139,8 +139,9 @@ pub fn start(
         // SAFETY: ends the process, which has nothing to clean up.
         unsafe { libc::_exit(127) }
     }
-    let kept = [Some(reader.as_raw_fd()), Some(goes.as_raw_fd()), keepers.as_ref().map(Keepers::descriptor)];
-    close_but(&kept.map(|one| one.unwrap_or(reader.as_raw_fd())));
+    let mut kept = vec![reader.as_raw_fd(), goes.as_raw_fd()];
+    kept.extend(keepers.as_ref().map(Keepers::descriptor));
+    close_but(&kept);
     // (Its descriptor is closed.)
     std::mem::forget((writer, waits));
     leave_limit_of_processes();

@@ -67,7 +67,7 @@ fn it_ends_when_all_is_saved() {
     send(child.id(), libc::SIGINT);
     let status = child.wait().unwrap();
     assert!(status.signal() == Some(libc::SIGINT) && is_saved(&place.file()), "{status}");
-    // What a shell has started, and has waited for.
+    // A shell's child, which the shell has waited for.
     let status = place.run(&["sh", "-c", "./program file 300 end; exit 5"]).0.wait().unwrap();
     assert!(status.code() == Some(5) && is_saved(&place.file()), "{status}");
 }

@@ -90,19 +90,19 @@ static REGISTER: OnceLock<PathBuf> = OnceLock::new();
 /// What /proc shows of it: a file in memory (memfd_create(2)).
 const REGISTERS_NAME: &str = "/memfd:fastmap-keepers (deleted)";
 
-/// The keeper, when it starts, is noted in this file, a memfd of the name `fastmap-keepers`: the process ids of program and keeper are appended, four bytes each. For who waits for all
-/// keepers; a map waits for those of its file by itself.
+/// The keeper, when it starts, is noted in this file, a memfd of the name `fastmap-keepers`: the process ids of program and keeper are appended, four
+/// bytes each. For who waits for all keepers; a map waits for those of its file by itself.
 pub fn register_in(file: &Path) {
     let _ = REGISTER.set(file.to_owned());
 }
 
-fn register(file: &Path) -> std::io::Result<()> {
+fn register(path: &Path) -> std::io::Result<()> {
     let ids = [&PROGRAM, &KEEPER].map(|id| id.load(Ordering::Acquire).to_ne_bytes());
     let _low = engine_fd::low();
     let mut options = File::options();
-    let mut found = options.append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file)?;
-    // Who made it may have ended, and its number be another process's.
-    if std::fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()))?.as_os_str() != REGISTERS_NAME {
+    let mut found = options.append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    // Its maker may have ended, and the maker's number be another process's.
+    if file::path_of(&found) != Path::new(REGISTERS_NAME) {
         return Err(std::io::ErrorKind::NotFound.into());
     }
     found.write_all(ids.as_flattened())
@@ -152,7 +152,7 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     process::name_and_detach(one_writer::KEEPER);
     file::lift_write_limit();
     let confined = confine::confine(PROGRAM.load(Ordering::Acquire) as u32);
-    KEEPER.store(process::id(), Ordering::Release);
+    KEEPER.store(std::process::id() as i32, Ordering::Release);
     CONFINED.store(confined.err().unwrap_or(0), Ordering::Release);
     if confined.is_err() {
         return 1;

@@ -159,12 +159,6 @@ pub fn replace_descriptor(file: &File, number: RawFd) {
     unsafe { libc::syscall(libc::SYS_dup2, file.as_raw_fd(), number) };
 }
 
-/// The id of the calling process, also where the C library remembers that of another.
-pub fn id() -> libc::pid_t {
-    // SAFETY: no preconditions.
-    unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
-}
-
 /// Waits until this process alone has its memory. From then on no thread of the program can run in it or finish a system call there, and no
 /// process that the program made to share it can. unshare(2) with `CLONE_VM` tells: it succeeds if nobody else has the memory
 /// (kernel/fork.c, `check_unshare_flags`), and changes nothing.

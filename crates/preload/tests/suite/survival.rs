@@ -33,14 +33,18 @@ fn await_stored(out: &mut BufReader<std::process::ChildStdout>, child: &mut Chil
     }
 }
 
+/// How many of the stores are not in the file.
+fn lost_in(file: &Path) -> usize {
+    let bytes = std::fs::read(file).expect("the file");
+    (0..PAGES).filter(|page| bytes[page * PAGE + 1] != (page % 255 + 1) as u8).count()
+}
+
 /// What is in the file, and what was said, once all that had the pipes are gone.
 fn check(mut child: Child, file: &Path, why: &str) {
     let mut said = String::new();
     child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
     let _ = child.wait();
-    let bytes = std::fs::read(file).expect("the file");
-    let lost = (0..PAGES).filter(|page| bytes[page * PAGE + 1] != (page % 255 + 1) as u8).count();
-    assert_eq!(lost, 0, "of {PAGES} stores: {said}");
+    assert_eq!(lost_in(file), 0, "of {PAGES} stores: {said}");
     let lines: Vec<_> = said.lines().filter(|line| line.contains("--risk-stores")).collect();
     assert!(lines.len() == 1 && lines[0].contains(why), "{said}");
 }
@@ -121,8 +125,7 @@ fn a_kill_of_the_whole_group_loses_nothing() {
     let mut said = String::new();
     child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
     let _ = child.wait();
-    let bytes = std::fs::read(&file).expect("the file");
-    let lost = (0..PAGES).filter(|page| bytes[page * PAGE + 1] != (page % 255 + 1) as u8).count();
+    let lost = lost_in(&file);
     let groups = [group, parent.join("fastmap-keepers"), parent];
     // The keeper is gone when its descriptors are, and from its group a moment later.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
