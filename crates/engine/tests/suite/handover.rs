@@ -169,7 +169,8 @@ fn a_map_that_becomes_the_kernels_leaves_nothing_behind() {
         }
         mappings()
     };
-    let [before, after] = std::thread::scope(|scope| {
+    // A thread of ours that is started meanwhile has stacks and an arena, once. What a conversion leaves is more in every series.
+    let series = std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         for (thread, on) in on.iter().enumerate() {
             let (at, stop) = (&at, &stop);
@@ -189,9 +190,17 @@ fn a_map_that_becomes_the_kernels_leaves_nothing_behind() {
                 on.store(0, Ordering::SeqCst);
             });
         }
-        [converted(quick_or_full(10, 20)), converted(quick_or_full(30, 300))]
+        let mut series = vec![converted(quick_or_full(10, 20))];
+        let is_more = |series: &[[usize; 2]]| match series {
+            [.., before, after] => after[0] > before[0] + 4 || after[1] > before[1] + 8,
+            _ => true,
+        };
+        while is_more(&series) && series.len() < 5 {
+            series.push(converted(quick_or_full(30, 300)));
+        }
+        is_more(&series).then_some(series)
     });
-    assert!(after[0] <= before[0] + 4 && after[1] <= before[1] + 8, "{before:?} {after:?} (mappings, MiB)");
+    assert_eq!(series, None, "mappings and MiB after each series of conversions");
 }
 
 #[test]
