@@ -5,7 +5,7 @@ use crate::act::{Outside, Refusal, may_trace_all, yama_scope};
 use crate::clock::{now, processor_time};
 use crate::observe::Process;
 use crate::watcher::{CALM, CALMEST, Ledger};
-use crate::{Report, Settings, Watcher};
+use crate::{Report, Sampler, Settings, Watcher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ struct Watched {
 #[derive(Debug)]
 enum Place {
     /// Nothing is wrong: the thread that looks at all processes calls it now and then.
-    Calm(Box<Watcher<Outside>>, Pace),
+    Calm(Box<Watcher<Sampler, Outside>>, Pace),
     /// Something is wrong: a thread of its own has it.
     Busy(Thread),
     /// The process is gone, or the watcher was ended.
@@ -121,7 +121,8 @@ impl Party {
         let settings = Settings { only_loads: only_loads || refusal.is_some(), ..self.settings };
         let report = Arc::new(Report::new());
         let ledger = self.ledger.clone();
-        let watcher = Watcher::new(process.pid, hand, settings, Arc::clone(&report), ledger, image.unwrap_or_default());
+        let sampler = Sampler::of(process.pid);
+        let watcher = Watcher::new(sampler, hand, settings, Arc::clone(&report), ledger, image.unwrap_or_default());
         let pace = Pace { next: now() + CALM / 4, pause: CALM / 4 };
         let place = Mutex::new(Place::Calm(Box::new(watcher), pace));
         let (has_ended, gives_back) = (AtomicBool::new(false), AtomicBool::new(true));

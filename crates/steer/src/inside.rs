@@ -2,7 +2,7 @@
 
 use crate::act::Own;
 use crate::observe::{Process, Rights};
-use crate::{Ledger, Report, Settings, Watcher};
+use crate::{Ledger, Report, Sampler, Settings, Watcher};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -103,7 +103,8 @@ fn steer(rights: Option<Rights>) {
     let (mut since, mut end) = (Duration::ZERO, None);
     let image = Process::of(process).and_then(Process::image).unwrap_or_default();
     let report = Arc::clone(&REPORT);
-    let mut watcher = Watcher::new(process, Own::new(), Settings::default(), report, LEDGER.clone(), image);
+    let mut watcher =
+        Watcher::new(Sampler::of(process), Own::new(), Settings::default(), report, LEDGER.clone(), image);
     watcher.run(|pause| {
         std::thread::sleep(pause);
         since += pause;

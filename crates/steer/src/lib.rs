@@ -21,12 +21,14 @@ pub mod judge;
 pub mod observe;
 mod report;
 pub mod requirements;
+mod sampler;
 pub mod warm;
 mod watcher;
 
 pub use clock::processor_time;
 pub use inside::{report, start, start_here};
 pub use report::Report;
+pub use sampler::{Sampler, Samples};
 pub use watcher::{Ledger, Settings, Watcher};
 
 /// Bytes in a page.

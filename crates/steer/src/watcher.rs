@@ -20,10 +20,10 @@ pub use self::given::{Image, Ledger};
 use self::given::Given;
 use crate::PAGE;
 use crate::act::{Hand, Made};
-use crate::clock::{now, processor_time};
 use crate::judge::{Advice, Case, Depth, Look, Run, Shape, shape, windows};
-use crate::observe::{Effort, Mapping, Mappings, Memory, Pages, Seen, Spent, Waits};
+use crate::observe::{Mapping, Seen, Spent};
 use crate::report::Report;
+use crate::sampler::Samples;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,21 +43,15 @@ pub struct Settings {
 
 /// Watches one program and steers its mappings.
 #[derive(Debug)]
-pub struct Watcher<H> {
+pub struct Watcher<S, H> {
     settings: Settings,
+    samples: S,
     hand: H,
-    /// The process's number, for /proc.
-    process: String,
-    effort: Effort,
-    mappings: Mappings,
-    memory: Memory,
-    waits: Waits,
     depth: Depth,
     /// The device of the last load that was found.
     loaded_from: Option<(u64, u64)>,
     /// When loads are looked at next.
     loads_next: Duration,
-    pages: Option<Pages>,
     held: Vec<Held>,
     /// Our advice that lies on mappings now.
     given: Vec<Given>,
@@ -131,38 +125,39 @@ const READ: f64 = 2000.0;
 /// Minor faults in a second below which nothing is slow. A fault that waits for a page that is being read ahead is a minor one.
 const MINOR_FAULTS: f64 = 100.0;
 
-impl<H: Hand> Watcher<H> {
-    /// Watches process `pid`, whose mappings `hand` can reach. `ledger` is shared by the watchers of its family, in which `image` tells
+impl<S: Samples, H: Hand> Watcher<S, H> {
+    /// Watches the program of `samples`, whose mappings `hand` can reach. `ledger` is shared by the watchers of its family, in which `image` tells
     /// its program.
-    pub fn new(pid: u32, hand: H, settings: Settings, report: Arc<Report>, ledger: Ledger, image: Image) -> Watcher<H> {
-        let process = pid.to_string();
-        let mut effort = Effort::of(pid);
+    pub fn new(
+        mut samples: S,
+        hand: H,
+        settings: Settings,
+        report: Arc<Report>,
+        ledger: Ledger,
+        image: Image,
+    ) -> Watcher<S, H> {
+        let at = samples.now();
         Watcher {
             settings,
+            spent: samples.spent().unwrap_or_default(),
+            samples,
             hand,
-            spent: effort.look().unwrap_or_default(),
-            turned: now(),
+            turned: at,
             given: Vec::new(),
             stays: 0,
             ledger,
             image,
             has_inherited: false,
-            effort,
-            mappings: Mappings::of(&process),
-            memory: Memory::of(pid),
-            waits: Waits::of(pid),
-            depth: Depth::new(now()),
+            depth: Depth::new(at),
             loaded_from: None,
             loads_next: Duration::ZERO,
-            pages: None,
-            process,
             held: Vec::new(),
             lists_next: Duration::ZERO,
             glances_next: Duration::ZERO,
             room: 0,
             read: 0,
             asked: Duration::ZERO,
-            began: now(),
+            began: at,
             cost: Duration::ZERO,
             short: SHORT,
             report,
@@ -194,8 +189,8 @@ impl<H: Hand> Watcher<H> {
 
     /// What was spent since the last look, and how long ago that was.
     fn spend(&mut self) -> Option<(Spent, Duration)> {
-        let spent = self.effort.look()?;
-        let at = now();
+        let spent = self.samples.spent()?;
+        let at = self.samples.now();
         let found = (spent.since(&self.spent), at.saturating_sub(self.turned));
         (self.spent, self.turned) = (spent, at);
         Some(found)
@@ -227,12 +222,14 @@ impl<H: Hand> Watcher<H> {
                 true if turns < FIRST => LONG,
                 true => LONG.max(self.cost * LOOKS * EFFORT),
             };
-            let until = now() + long;
+            let until = self.samples.now() + long;
             let (mut ended, mut has_changed) = (false, false);
             while !has_changed {
-                let Some(has_ended) = self.rest(STEP.min(until.saturating_sub(now())), &mut nap) else { return false };
+                let Some(has_ended) = self.rest(STEP.min(until.saturating_sub(self.samples.now())), &mut nap) else {
+                    return false;
+                };
                 ended |= has_ended;
-                if now() >= until {
+                if self.samples.now() >= until {
                     break;
                 }
                 has_changed = self.has_changed();
@@ -249,9 +246,9 @@ impl<H: Hand> Watcher<H> {
             self.take_back();
             if !is_first && !is_wrong(&cost, lasted) && !self.is_acting() && !self.is_waiting(&cost, lasted) {
                 self.held.iter_mut().for_each(Held::forget);
-                if let Some((_, files)) = self.hand.readers() {
+                if let Some(readers) = self.hand.readers() {
                     // Nobody else could unmount their file systems, or get their space back.
-                    files.keep(|_, _| false);
+                    readers.keep(&|_, _| false);
                 }
                 (is_watching, carried) = (false, Default::default());
                 quiet += lasted;
@@ -274,7 +271,7 @@ impl<H: Hand> Watcher<H> {
                 self.look();
                 // Only readers need the waits.
                 if self.hand.readers().is_some() {
-                    self.waits.waited();
+                    self.samples.waited();
                 }
                 (is_watching, turns, self.short) = (true, 0, SHORT);
                 continue;
@@ -324,9 +321,9 @@ impl<H: Hand> Watcher<H> {
     /// advice that could not be taken back.
     pub fn undo(&mut self) {
         self.held.iter_mut().for_each(|one| one.case = Case::default());
-        let until = now() + UNDONE;
-        while !self.take_back() && now() < until {
-            std::thread::sleep(UNDONE / 300);
+        let until = self.samples.now() + UNDONE;
+        while !self.take_back() && self.samples.now() < until {
+            self.samples.sleep(UNDONE / 300);
         }
         let bytes = self.stays + self.given.iter().map(|given| given.at.end - given.at.start).sum::<u64>();
         if bytes > 0 {
@@ -349,7 +346,7 @@ impl<H: Hand> Watcher<H> {
             return true;
         }
         let ranges: Vec<Range<u64>> = others.iter().map(|given| given.at.clone()).collect();
-        let Some(flags) = self.mappings.flags(&ranges) else {
+        let Some(flags) = self.samples.flags(&ranges) else {
             self.given.extend(others);
             return false;
         };
@@ -371,14 +368,15 @@ impl<H: Hand> Watcher<H> {
     /// Sleeps, and meanwhile serves the walks and loads that are followed. Returns `None` once the program has ended, else whether a
     /// stream has ended.
     fn rest(&mut self, time: Duration, nap: &mut impl FnMut(Duration) -> bool) -> Option<bool> {
-        let until = now() + time;
+        let until = self.samples.now() + time;
         let mut ended = false;
         loop {
-            let left = until.saturating_sub(now());
+            let at = self.samples.now();
+            let left = until.saturating_sub(at);
             if left.is_zero() {
                 return Some(ended);
             }
-            let pause = self.held.iter().flat_map(Held::pauses).min().unwrap_or(left);
+            let pause = self.held.iter().flat_map(|one| one.pauses(at)).min().unwrap_or(left);
             if !nap(pause.min(left)) {
                 return None;
             }
@@ -389,22 +387,21 @@ impl<H: Hand> Watcher<H> {
 
     /// Whether touches at random have stopped where they were usual: a walk may have begun. Only a part of each mapping is looked at.
     fn has_changed(&mut self) -> bool {
-        let Some(pages) = &mut self.pages else { return false };
-        let spent = processor_time();
-        if now() < self.glances_next {
+        let spent = self.samples.processor_time();
+        if self.samples.now() < self.glances_next {
             return false;
         }
         let mut has_changed = false;
         for one in self.held.iter_mut().filter(|one| one.case.is_random()) {
             let Some(seen) = &mut one.seen else { continue };
             let part = one.mapping.pages / PARTS;
-            let new = pages.look(seen, part..2 * part);
+            let new = self.samples.pages(seen, part..2 * part);
             let count = new.iter().map(|run| run.len).sum::<u64>() as f64;
             has_changed |= one.usual >= USUAL && count * 4.0 < one.usual;
             one.usual = if one.usual == 0.0 { count } else { one.usual * 0.8 + count * 0.2 };
             add(&mut one.pending, new);
         }
-        self.glances_next = now() + (processor_time() - spent) * EFFORT;
+        self.glances_next = self.samples.now() + (self.samples.processor_time() - spent) * EFFORT;
         has_changed
     }
 
@@ -416,17 +413,14 @@ impl<H: Hand> Watcher<H> {
     fn is_waiting(&mut self, cost: &Spent, lasted: Duration) -> bool {
         cost.minor_faults as f64 > MINOR_FAULTS * lasted.as_secs_f64()
             && self.hand.readers().is_some()
-            && self.waits.is_blocked()
+            && self.samples.is_blocked()
     }
 
     /// Learns what is mapped and how much memory there is. `false` where there is nothing to look at.
     fn prepare(&mut self) -> bool {
-        if self.pages.is_none() {
-            self.pages = Pages::of(&self.process);
-        }
-        if now() >= self.lists_next {
-            let spent = processor_time();
-            let found = self.mappings.look();
+        if self.samples.now() >= self.lists_next {
+            let spent = self.samples.processor_time();
+            let found = self.samples.mappings();
             let mut before = std::mem::take(&mut self.held);
             let known: Vec<u64> = before.iter().map(|one| one.mapping.at.start).collect();
             for mapping in found {
@@ -440,23 +434,23 @@ impl<H: Hand> Watcher<H> {
                         }
                         self.held.push(one);
                     }
-                    None => self.held.push(Held::new(mapping)),
+                    None => self.held.push(Held::new(self.samples.readahead(mapping.device), mapping)),
                 }
             }
             self.find_given(&known);
             let held = &self.held;
-            if let Some((_, files)) = self.hand.readers() {
-                files.keep(|device, inode| {
+            if let Some(readers) = self.hand.readers() {
+                readers.keep(&|device, inode| {
                     held.iter().any(|one| (one.mapping.device, one.mapping.inode) == (device, inode))
                 });
             }
-            self.lists_next = now() + LISTS.max((processor_time() - spent) * EFFORT);
+            self.lists_next = self.samples.now() + LISTS.max((self.samples.processor_time() - spent) * EFFORT);
         }
-        if self.asked.is_zero() || now() - self.asked > Duration::from_millis(500) {
-            self.asked = now();
-            self.room = self.memory.for_files() / PAGE;
+        if self.asked.is_zero() || self.samples.now() - self.asked > Duration::from_millis(500) {
+            self.asked = self.samples.now();
+            self.room = self.samples.for_files() / PAGE;
         }
-        self.pages.is_some() && !self.held.is_empty()
+        self.samples.has_pages() && !self.held.is_empty()
     }
 
     /// Looks where our advice lies by now. `known`: where mappings began at the last look that are gone, or were there before.
@@ -470,7 +464,7 @@ impl<H: Hand> Watcher<H> {
         let mut found: Vec<Given> = Vec::new();
         for given in std::mem::take(&mut self.given) {
             let (device, inode) = given.file();
-            let mapped = self.mappings.of_file(device, inode);
+            let mapped = self.samples.mappings_of(device, inode);
             // All of a mapping of the kernel's has the same advice, also where it has grown meanwhile (mremap(2)).
             let stays = mapped.iter().filter(|mapping| given.within(mapping).is_some());
             let stays: Vec<Given> = stays.map(|mapping| Given::of(mapping, mapping.at.clone())).collect();
@@ -485,7 +479,7 @@ impl<H: Hand> Watcher<H> {
         found.dedup();
         // What has no advice (any more) is not ours.
         let ranges: Vec<Range<u64>> = found.iter().map(|given| given.at.clone()).collect();
-        let flags = if found.is_empty() { Some(Vec::new()) } else { self.mappings.flags(&ranges) };
+        let flags = if found.is_empty() { Some(Vec::new()) } else { self.samples.flags(&ranges) };
         let Some(flags) = flags else {
             self.given = found;
             return;
@@ -500,14 +494,13 @@ impl<H: Hand> Watcher<H> {
 
     /// Looks at all mappings. Returns the new pages of each.
     fn look(&mut self) -> Vec<Vec<Run>> {
-        let (began, spent) = (now(), processor_time());
-        let Some(pages) = &mut self.pages else { return Vec::new() };
+        let (began, spent) = (self.samples.now(), self.samples.processor_time());
         let mut found = Vec::with_capacity(self.held.len());
         for one in &mut self.held {
             let all = 0..one.mapping.pages;
             match &mut one.seen {
                 Some(seen) => {
-                    let new = pages.look(seen, all);
+                    let new = self.samples.pages(seen, all);
                     if let Some(load) = &mut one.load {
                         // This keeps the load up to date. `Watcher::load` decides whether it goes on.
                         load.follow(&new, began);
@@ -515,12 +508,12 @@ impl<H: Hand> Watcher<H> {
                     found.push(new);
                 }
                 none => {
-                    pages.look(none.insert(Seen::nothing(one.mapping.at.start, one.mapping.pages)), all);
+                    self.samples.pages(none.insert(Seen::nothing(one.mapping.at.start, one.mapping.pages)), all);
                     found.push(Vec::new());
                 }
             }
         }
-        self.cost = processor_time() - spent;
+        self.cost = self.samples.processor_time() - spent;
         found
     }
 
@@ -538,7 +531,7 @@ impl<H: Hand> Watcher<H> {
     }
 
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
-        let at = now();
+        let at = self.samples.now();
         self.find_loads(&second, cost, at);
         let mut shapes: Vec<(Shape, u64, (f64, f64))> = Vec::with_capacity(second.len());
         let mut extent = 0;
@@ -651,7 +644,7 @@ impl<H: Hand> Watcher<H> {
 
     /// Gives MADV_RANDOM. Returns whether a part of the mapping has it now.
     fn give(&mut self, index: usize) -> bool {
-        let until = now() + GIVING;
+        let until = self.samples.now() + GIVING;
         loop {
             match self.hand.advise(&self.held[index].mapping, Advice::Random) {
                 Made::Given(parts) => {
@@ -662,7 +655,7 @@ impl<H: Hand> Watcher<H> {
                     }
                     return self.is_advised(index);
                 }
-                Made::NotNow if now() < until => std::thread::sleep(GIVING / 40),
+                Made::NotNow if self.samples.now() < until => self.samples.sleep(GIVING / 40),
                 Made::NotNow | Made::Refused => return false,
             }
         }
@@ -684,7 +677,7 @@ impl<H: Hand> Watcher<H> {
     fn may_act(&mut self, index: usize) -> bool {
         let is_ours = self.is_advised(index);
         let mapping = &self.held[index].mapping;
-        let flags = self.mappings.flags(std::slice::from_ref(&mapping.at)).and_then(|flags| flags.first().copied());
+        let flags = self.samples.flags(std::slice::from_ref(&mapping.at)).and_then(|flags| flags.first().copied());
         let Some(flags) = flags else { return false };
         !mapping.may_grow
             && !flags.locked

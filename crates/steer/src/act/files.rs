@@ -100,6 +100,9 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
+        if self.stay {
+            std::mem::forget(std::mem::take(&mut self.files));
+        }
         self.keep(|_, _| false);
     }
 }

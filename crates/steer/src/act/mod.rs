@@ -3,6 +3,7 @@
 //! * [`Own`] calls madvise(2) in the program itself, and has readers beside the program's threads.
 //! * [`Outside`] reaches another process: by ptrace(2) ([`Traced`]), and by readers.
 
+mod beside;
 mod files;
 mod outside;
 mod own;
@@ -10,6 +11,7 @@ mod readers;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
 mod traced;
 
+pub use beside::{Beside, Opened, Reading};
 pub use files::Files;
 pub use outside::Outside;
 pub use own::Own;
@@ -32,8 +34,8 @@ pub trait Hand {
     /// mapped stay, and so do pages of a file that the caller could not write.
     fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool;
 
-    /// Readers beside the program, if there are any, and the files that they read.
-    fn readers(&mut self) -> Option<(&mut Readers, &mut Files)> {
+    /// Readers beside the program, if there are any.
+    fn readers(&mut self) -> Option<&mut dyn Reading> {
         None
     }
 }

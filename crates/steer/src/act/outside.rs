@@ -1,6 +1,6 @@
 //! The hand from outside: advice by ptrace(2), and reading by descriptors of this process.
 
-use super::{Files, Hand, Made, Readers, Refusal, Traced};
+use super::{Beside, Files, Hand, Made, Reading, Refusal, Traced};
 use crate::PAGE;
 use crate::judge::{Advice, Run};
 use crate::observe::{Mapping, same_group};
@@ -10,8 +10,7 @@ use crate::observe::{Mapping, same_group};
 pub struct Outside {
     /// None where only loads are helped.
     traced: Option<Traced>,
-    files: Files,
-    readers: Readers,
+    beside: Beside,
     /// Whether this process is in the program's memory group, to which pages that it reads are then charged.
     may_read: bool,
 }
@@ -20,7 +19,7 @@ impl Outside {
     /// Of process `pid`, which `descends` from the calling one. Fails where advice is needed and cannot be given.
     pub fn of(pid: u32, only_loads: bool, descends: bool) -> Result<Outside, Refusal> {
         let traced = if only_loads { None } else { Some(Traced::of(pid, descends)?) };
-        Ok(Outside { traced, files: Files::of(pid), readers: Readers::default(), may_read: same_group(pid) })
+        Ok(Outside { traced, beside: Beside::new(Files::of(pid)), may_read: same_group(pid) })
     }
 }
 
@@ -30,7 +29,7 @@ impl Hand for Outside {
     }
 
     fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {
-        let file = if self.may_read { self.files.get(mapping) } else { None };
+        let file = if self.may_read { self.beside.files().get(mapping) } else { None };
         let Some(file) = file else { return false };
         let len = std::num::NonZeroU64::new(pages.len * PAGE);
         rustix::fs::fadvise(file, mapping.offset + pages.at * PAGE, len, rustix::fs::Advice::WillNeed).is_ok()
@@ -40,7 +39,7 @@ impl Hand for Outside {
         self.traced.as_mut().is_some_and(|traced| traced.drop(mapping, pages))
     }
 
-    fn readers(&mut self) -> Option<(&mut Readers, &mut Files)> {
-        self.may_read.then_some((&mut self.readers, &mut self.files))
+    fn readers(&mut self) -> Option<&mut dyn Reading> {
+        if self.may_read { Some(&mut self.beside) } else { None }
     }
 }

@@ -1,24 +1,21 @@
 //! The hand of a watcher that shares the program's memory: plain madvise(2).
 
-use super::{Files, Hand, Made, Readers};
+use super::{Beside, Files, Hand, Made, Reading};
 use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
 use rustix::mm::Advice as Kernels;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 /// Acts on the caller's own address space, with readers beside the program's threads.
 #[derive(Debug)]
 pub struct Own {
-    readers: Readers,
-    /// Never closed: close(2) of any descriptor of a file ends the program's locks on it (fcntl(2)).
-    files: ManuallyDrop<Files>,
+    beside: Beside,
 }
 
 impl Own {
     /// Of the calling process.
     pub fn new() -> Own {
-        Own { readers: Readers::default(), files: ManuallyDrop::new(Files::own()) }
+        Own { beside: Beside::new(Files::own()) }
     }
 }
 
@@ -44,8 +41,8 @@ impl Hand for Own {
         madvise(mapping.addresses(pages), Kernels::LinuxPageOut)
     }
 
-    fn readers(&mut self) -> Option<(&mut Readers, &mut Files)> {
-        Some((&mut self.readers, &mut self.files))
+    fn readers(&mut self) -> Option<&mut dyn Reading> {
+        Some(&mut self.beside)
     }
 }
 

@@ -49,18 +49,9 @@ struct Piece {
 const BUFFER: usize = (PIECE * PAGE) as usize;
 
 impl Readers {
-    /// Queues `len` bytes of `file` to be read.
-    pub fn bring(&mut self, file: &Arc<File>, at: u64, len: usize) {
-        self.queue(Piece { file: Arc::clone(file), at, len, is_block: false });
-    }
-
-    /// Queues bytes of one block of 2 MiB to be read together.
-    pub fn bring_block(&mut self, file: &Arc<File>, at: u64, len: usize) {
-        self.queue(Piece { file: Arc::clone(file), at, len, is_block: true });
-    }
-
-    fn queue(&mut self, piece: Piece) {
-        self.shared.lock().queue.push_back(piece);
+    /// Queues `len` bytes of `file` to be read: `is_block` if they lie in one block of 2 MiB, to be read together.
+    pub fn bring(&mut self, file: &Arc<File>, at: u64, len: usize, is_block: bool) {
+        self.shared.lock().queue.push_back(Piece { file: Arc::clone(file), at, len, is_block });
         self.shared.changed.notify_one();
     }
 
@@ -191,7 +182,7 @@ mod tests {
         let file = Arc::new(file);
         let mut readers = Readers::default();
         for at in 0..5 {
-            readers.bring(&file, at << 20, 1 << 20);
+            readers.bring(&file, at << 20, 1 << 20, false);
         }
         assert_eq!(readers.state().0, 5);
         readers.allow(4);

@@ -100,7 +100,7 @@ impl Seen {
     }
 
     /// Notes that all of `pages` are mapped, or none of them. Adds to `new` those that are mapped and were not before.
-    fn note(&mut self, pages: Range<u64>, is_present: bool, new: &mut Vec<Run>) {
+    pub fn note(&mut self, pages: Range<u64>, is_present: bool, new: &mut Vec<Run>) {
         let mut page = pages.start;
         while page < pages.end.min(self.pages) {
             let (word, bit) = ((page / 64) as usize, page % 64);

@@ -50,7 +50,7 @@ pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: imp
         while let Some((file, piece)) =
             pieces.next_if(|(_, piece)| waiting < (8 * most).max(QUEUE) && fits(loaded.asked, piece))
         {
-            readers.bring(&files[file].0, piece.at * PAGE, (piece.len * PAGE) as usize);
+            readers.bring(&files[file].0, piece.at * PAGE, (piece.len * PAGE) as usize, false);
             loaded.asked += piece.len * PAGE;
             waiting += 1;
         }

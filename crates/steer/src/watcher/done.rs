@@ -3,7 +3,7 @@
 use super::Watcher;
 use crate::PAGE;
 use crate::act::Hand;
-use crate::clock::now;
+use crate::sampler::Samples;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct Advised {
     pub after: f64,
 }
 
-impl<H: Hand> Watcher<H> {
+impl<S: Samples, H: Hand> Watcher<S, H> {
     /// Renews the report.
     pub(super) fn tell(&mut self) {
         if let Some(done) = &mut self.done.random {
@@ -52,7 +52,7 @@ impl<H: Hand> Watcher<H> {
             }
             line.push_str(" thousand touches a second; ");
         }
-        let at = now();
+        let at = self.samples.now();
         let backward = self.held.iter().find_map(|one| one.backward.as_ref()).map(|walk| walk.progress(at));
         self.done.backward = backward.or(self.done.backward);
         if let Some((before, after)) = self.done.backward {

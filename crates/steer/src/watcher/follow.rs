@@ -3,9 +3,9 @@
 use super::Watcher;
 use super::held::{Held, add};
 use crate::PAGE;
-use crate::act::Hand;
-use crate::clock::now;
+use crate::act::{Hand, Opened};
 use crate::judge::{self, Backward, Front, Look, Round, Run, Stream, WIDE};
+use crate::sampler::Samples;
 use std::time::Duration;
 
 /// Touches to read ahead of a walk, at least and at most.
@@ -28,7 +28,7 @@ const MISSED: u64 = 8;
 /// Readers ahead of a walk backward: while one block is read the next is asked for.
 const READERS: usize = 4;
 
-impl<H: Hand> Watcher<H> {
+impl<S: Samples, H: Hand> Watcher<S, H> {
     /// Begins to follow walks that the kernel does not serve well.
     pub(super) fn find_walks(&mut self, index: usize, look: &Look, at: Duration) {
         let (shape, waits) = (look.shape, look.waits());
@@ -87,13 +87,12 @@ impl<H: Hand> Watcher<H> {
 
     /// Follows streams and loops by a step. Returns whether a stream has ended.
     pub(super) fn follow(&mut self) -> bool {
-        let Some(pages) = &mut self.pages else { return false };
-        let (mut ended, at) = (false, now());
+        let (mut ended, at) = (false, self.samples.now());
         for one in &mut self.held {
             let Some(seen) = &mut one.seen else { continue };
             one.streams.retain_mut(|stream| {
                 let look = stream.ahead();
-                let new = pages.look(seen, look.at..look.end());
+                let new = self.samples.pages(seen, look.at..look.end());
                 let goes_on = stream.follow(&new, |page| seen.has(page), at);
                 add(&mut one.pending, new);
                 if !stream.ask().iter().all(|run| self.hand.read_ahead(&one.mapping, run)) {
@@ -120,17 +119,17 @@ impl<H: Hand> Watcher<H> {
             if let Some(walk) = &mut one.backward {
                 let mut new = Vec::new();
                 for part in walk.ahead().into_iter().filter(|part| part.len > 0) {
-                    new.extend(pages.look(seen, part.at..part.end()));
+                    new.extend(self.samples.pages(seen, part.at..part.end()));
                 }
                 let goes_on = walk.follow(&new, at);
                 let offset = one.mapping.offset / PAGE;
-                let asked = self.hand.readers().is_some_and(|(readers, files)| {
-                    let Some(file) = files.get(&one.mapping) else { return files.may_come(&one.mapping) };
-                    let blocks = walk.ask(offset).into_iter();
-                    blocks
-                        .for_each(|run| readers.bring_block(file, (offset + run.at) * PAGE, (run.len * PAGE) as usize));
-                    readers.allow(READERS);
-                    true
+                let asked = self.hand.readers().is_some_and(|readers| {
+                    let opened = readers.open(&one.mapping);
+                    if opened == Opened::Yes {
+                        walk.ask(offset).iter().for_each(|run| readers.bring(&one.mapping, run, true));
+                        readers.allow(READERS);
+                    }
+                    opened != Opened::No
                 });
                 if !goes_on || !asked {
                     let (before, now) = walk.progress(at);
@@ -144,7 +143,7 @@ impl<H: Hand> Watcher<H> {
             let Some(round) = one.round.as_mut().filter(|round| round.is_loop()) else { continue };
             let mut new = Vec::new();
             for part in round.ahead() {
-                new.extend(pages.look(seen, part));
+                new.extend(self.samples.pages(seen, part));
             }
             let keep = may_keep(self.room, one.readahead);
             let goes_on = round.follow(&new, keep, at) && Round::is_worth(round.pages(), keep);

@@ -2,9 +2,8 @@
 
 use super::follow::{NO_STRIDES, WIDEST};
 use super::loads::LOADS;
-use crate::clock::now;
 use crate::judge::{Backward, Case, Load, Round, Run, Stream};
-use crate::observe::{Mapping, Seen, readahead};
+use crate::observe::{Mapping, Seen};
 use std::time::Duration;
 
 /// One mapping, and what is known of it.
@@ -50,10 +49,10 @@ pub struct Held {
 const ROUND_REST: Duration = Duration::from_secs(10);
 
 impl Held {
-    pub fn new(mapping: Mapping) -> Held {
+    pub fn new(readahead: u64, mapping: Mapping) -> Held {
         Held {
-            readahead: readahead(mapping.device).unwrap_or(0),
             mapping,
+            readahead,
             seen: None,
             case: Case::default(),
             window: WIDEST,
@@ -110,8 +109,7 @@ impl Held {
     }
 
     /// How long each walk or load that is followed can be left alone.
-    pub fn pauses(&self) -> impl Iterator<Item = Duration> {
-        let at = now();
+    pub fn pauses(&self, at: Duration) -> impl Iterator<Item = Duration> {
         let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
         let loads = self.load.iter().map(|_| LOADS);
         let backward = self.backward.iter().map(move |walk| walk.pause(at));

@@ -3,16 +3,16 @@
 use super::Watcher;
 use super::held::{Held, add, merge};
 use crate::PAGE;
-use crate::act::Hand;
-use crate::clock::now;
+use crate::act::{Hand, Opened};
 use crate::judge::{Load, PIECE, Run, is_dense, is_slow, may_load, shape, window, windows};
 use crate::observe::{Flags, Spent, Waited};
+use crate::sampler::Samples;
 use std::time::Duration;
 
 /// How often loads are looked at.
 pub const LOADS: Duration = Duration::from_millis(10);
 
-impl<H: Hand> Watcher<H> {
+impl<S: Samples, H: Hand> Watcher<S, H> {
     /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
     pub(super) fn find_loads(&mut self, second: &[Vec<Run>], cost: &Spent, at: Duration) {
         if self.hand.readers().is_none() {
@@ -20,7 +20,7 @@ impl<H: Hand> Watcher<H> {
         }
         let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
         let touched: u64 = looks.map(|runs| windows(runs)).sum();
-        let Waited { faults, slept, .. } = self.waits.waited();
+        let Waited { faults, slept, .. } = self.samples.waited();
         let is_slow = is_slow(slept, faults, touched, cost.read_bytes);
         let loaded = |one: &Held| one.load.as_ref().map_or(0, Load::needs);
         for (index, second) in second.iter().enumerate() {
@@ -37,7 +37,7 @@ impl<H: Hand> Watcher<H> {
             match is_dense(&runs).or(goes_on.then_some(true)) {
                 Some(false) if one.load.take().is_some() => {
                     one.loads_rest_until = at + Duration::from_secs(10);
-                    if let Some((readers, _)) = self.hand.readers() {
+                    if let Some(readers) = self.hand.readers() {
                         readers.clear();
                     }
                 }
@@ -45,7 +45,7 @@ impl<H: Hand> Watcher<H> {
                     // Any storage is slow for a walk by single pages: where that advice may be replaced it is not helped, but ended (`Case`).
                     let whole = std::slice::from_ref(&one.mapping.at);
                     let is_single = |flags: Vec<Flags>| flags.iter().any(|flags| flags.random);
-                    if self.settings.overrides && self.mappings.flags(whole).is_none_or(is_single) {
+                    if self.settings.overrides && self.samples.flags(whole).is_none_or(is_single) {
                         continue;
                     }
                     let front = second.last().or(runs.last()).map_or(0, Run::end);
@@ -74,12 +74,12 @@ impl<H: Hand> Watcher<H> {
 
     /// Keeps the readers busy.
     pub(super) fn load(&mut self) {
-        let at = now();
+        let at = self.samples.now();
         if at < self.loads_next {
             return;
         }
         let room = may_load(self.room);
-        let Some((readers, files)) = self.hand.readers() else { return };
+        let Some(readers) = self.hand.readers() else { return };
         if self.held.iter().all(|one| one.load.is_none()) {
             if self.held.iter().all(|one| one.backward.is_none()) {
                 readers.rest();
@@ -92,22 +92,24 @@ impl<H: Hand> Watcher<H> {
         readers.allow(most);
         self.done.loaded = (brought / PAGE, self.done.loaded.1.max(most));
         for one in &mut self.held {
-            let (Some(load), Some(seen), Some(pages)) = (&mut one.load, &mut one.seen, &mut self.pages) else {
+            let (Some(load), Some(seen)) = (&mut one.load, &mut one.seen) else {
                 continue;
             };
-            let new = pages.look(seen, load.ahead());
+            let new = self.samples.pages(seen, load.ahead());
             // A look at a long mapping takes long: looks take a twentieth of the time at most.
-            self.loads_next = at + LOADS.max((now() - at) * 20);
+            self.loads_next = at + LOADS.max((self.samples.now() - at) * 20);
             let goes_on = load.follow(&new, at);
             add(&mut one.pending, new);
-            let Some(file) = files.get(&one.mapping) else {
-                if !files.may_come(&one.mapping) {
+            match readers.open(&one.mapping) {
+                Opened::Yes => {}
+                Opened::NotYet => continue,
+                Opened::No => {
                     one.load = None;
+                    continue;
                 }
-                continue;
-            };
+            }
             for run in load.ask(room, (4 * most).saturating_sub(waiting)) {
-                readers.bring(file, one.mapping.offset + run.at * PAGE, (run.len * PAGE) as usize);
+                readers.bring(&one.mapping, &run, false);
                 waiting += 1;
             }
             if !goes_on {
