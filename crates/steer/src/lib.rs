@@ -27,6 +27,7 @@ mod watcher;
 
 pub use clock::processor_time;
 pub use inside::{report, start, start_here};
+pub use judge::{Advice, Run};
 pub use report::Report;
 pub use sampler::{Sampler, Samples};
 pub use watcher::{Ledger, Settings, Watcher};
