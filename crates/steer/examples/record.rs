@@ -1,7 +1,7 @@
-//! Records what a process touches of its file mappings, for the tests of `judge`: `record PID [LOOKS] [MILLISECONDS]`.
+//! Records what a process touches of its file mappings, for the tests of `classify`: `record PID [LOOKS] [MILLISECONDS]`.
 //! One line a look and mapping: the time in ms, the mapping's pages, and each run of new pages as `first+count`.
 
-use fastmap_steer::judge::shape;
+use fastmap_steer::classify::shape;
 use fastmap_steer::observe::{Mappings, Pages, Seen};
 use std::time::{Duration, Instant};
 

@@ -4,8 +4,8 @@
 use crate::act::{Outside, Refusal, may_trace_all, yama_scope};
 use crate::clock::{now, processor_time};
 use crate::observe::Process;
-use crate::watcher::{CALM, CALMEST, Ledger};
-use crate::{Report, Sampler, Settings, Watcher};
+use crate::sampling::{CALM, CALMEST};
+use crate::{Ledger, Report, Sampler, Settings, Watcher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,7 @@
 //!
 //! A *watcher* does three things by turns:
 //! * It looks at which pages of the program's file mappings were touched ([`observe`]).
-//! * It decides what would help ([`judge`]).
+//! * It asks the patterns what was touched in which order, and what would help (`patterns/`, a file each).
 //! * It tells the kernel ([`act`]): do not read around a miss, read this ahead, drop that.
 //!
 //! The mappings stay the kernel's, so nothing can be lost. Steering changes how long a program takes, and nothing else.
@@ -15,22 +15,30 @@
 
 pub mod act;
 pub mod attach;
+pub mod classify;
 mod clock;
+mod given;
 mod inside;
-pub mod judge;
+mod mapping;
 pub mod observe;
+mod patterns;
 mod report;
 pub mod requirements;
+mod run;
 mod sampler;
+mod sampling;
 pub mod warm;
 mod watcher;
 
+pub use act::Advice;
 pub use clock::processor_time;
+pub use given::{Image, Ledger};
 pub use inside::{report, start, start_here};
-pub use judge::{Advice, Run};
 pub use report::Report;
+pub use run::Run;
 pub use sampler::{Sampler, Samples};
-pub use watcher::{Ledger, Settings, Watcher};
+pub use sampling::Looks;
+pub use watcher::{Settings, Watcher};
 
 /// Bytes in a page.
 pub(crate) const PAGE: u64 = 4096;

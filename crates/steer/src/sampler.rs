@@ -1,8 +1,8 @@
 //! What a watcher learns of its program, and by which clock.
 
 use crate::clock;
-use crate::judge::Run;
 use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, Waited, Waits, readahead};
+use crate::run::Run;
 use std::ops::Range;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fastmap_steer::judge::may_load;
+use fastmap_steer::observe::may_load;
 
 use super::pattern::Pattern;
 

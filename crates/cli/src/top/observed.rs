@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use fastmap_steer::judge::Run;
+use fastmap_steer::Looks;
 use fastmap_steer::observe::{Effort, Mapping, Mappings, Memory, Pages, Process, Seen, Spent, Waits};
 
 use super::advice::Facts;
@@ -59,7 +59,7 @@ pub struct Rates {
 pub struct Mapped {
     pub mapping: Mapping,
     seen: Seen,
-    new: [Vec<Run>; 3],
+    new: Looks,
 }
 
 /// A file of a process, with all mappings of the file.
@@ -162,7 +162,7 @@ impl Observed {
                     if let Some(pages) = &mut self.pages {
                         pages.look(&mut seen, 0..mapping.pages);
                     }
-                    self.files.push(Mapped { mapping, seen, new: Default::default() });
+                    self.files.push(Mapped { mapping, seen, new: Looks::default() });
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Observed {
     /// Takes the long look. Returns `false` if the process has ended.
     pub fn look(&mut self) -> bool {
         let began = Instant::now();
-        self.files.iter_mut().for_each(|one| one.new = Default::default());
+        self.files.iter_mut().for_each(|one| one.new = Looks::default());
         // The first two looks are always made, so that there are figures soon.
         self.is_fresh = self.looks < 2 || began >= self.now.taken + self.cost * EFFORT;
         if !self.is_fresh {
@@ -219,8 +219,13 @@ impl Observed {
         let Some(pages) = &mut self.pages else { return 0 };
         let mut count = 0;
         for one in &mut self.files {
-            one.new[look] = pages.look(&mut one.seen, 0..one.mapping.pages);
-            count += one.new[look].iter().map(|run| run.len).sum::<u64>();
+            let new = pages.look(&mut one.seen, 0..one.mapping.pages);
+            count += new.iter().map(|run| run.len).sum::<u64>();
+            match look {
+                0 => one.new.before = new,
+                1 => one.new.first = new,
+                _ => one.new.second = new,
+            }
         }
         count
     }
@@ -248,11 +253,9 @@ impl Observed {
             return;
         }
         let is_slow = self.is_slow();
-        let touched = |one: &&Mapped| one.new.iter().flatten().map(|run| run.len).sum::<u64>();
-        let most = self.files.iter().max_by_key(touched);
+        let most = self.files.iter().max_by_key(|one| one.new.pages());
         self.pattern = most.map_or(Pattern::Idle, |one| {
-            let [before, first, second] = &one.new;
-            Pattern::of([before, first, second], is_slow, one.mapping.offset / PAGE, |page| one.seen.has(page))
+            Pattern::of(&one.new, is_slow, one.mapping.offset / PAGE, |page| one.seen.has(page))
         });
     }
 
@@ -417,7 +420,7 @@ pub mod tests {
             memory: Memory::of(pid),
             mappings: Mappings::of("none"),
             pages: Pages::of("self"),
-            files: vec![Mapped { mapping, seen: Seen::nothing(at.start, 16384), new: Default::default() }],
+            files: vec![Mapped { mapping, seen: Seen::nothing(at.start, 16384), new: Looks::default() }],
             now,
             before: Some(before),
             new_pages: 0,

@@ -1,6 +1,7 @@
 //! Tells the pattern in which a mapping is touched, in one word.
 
-use fastmap_steer::judge::{Pieces, Run, Shape, is_dense, pieces, shape};
+use fastmap_steer::Looks;
+use fastmap_steer::classify::{Pieces, Shape, is_dense, pieces};
 
 /// The pattern in which pages of a mapping were touched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,9 +21,6 @@ pub enum Pattern {
     Mixed,
 }
 
-/// With fewer touched windows than this in the two short looks, the long look is used, too.
-const ENOUGH: u64 = 20;
-
 impl Pattern {
     /// The word that is shown.
     pub fn name(self) -> &'static str {
@@ -38,19 +36,14 @@ impl Pattern {
         }
     }
 
-    /// Tells the pattern from three looks at the mapping: a long one, and two short ones after it. Each look has the pages that were new then.
-    /// `is_slow`: faults wait as for slow storage, and memory is free. `offset`: the mapping's first page in the file. `is_mapped`: whether a
-    /// page is mapped now.
-    pub fn of(looks: [&[Run]; 3], is_slow: bool, offset: u64, is_mapped: impl Fn(u64) -> bool) -> Pattern {
-        let [before, first, second] = looks;
-        let all = merge(&[before, first, second]);
+    /// Tells the pattern from three looks at the mapping. `is_slow`: faults wait as for slow storage, and memory is free. `offset`: the mapping's first
+    /// page in the file. `is_mapped`: whether a page is mapped now.
+    pub fn of(looks: &Looks, is_slow: bool, offset: u64, is_mapped: impl Fn(u64) -> bool) -> Pattern {
+        let all = looks.all();
         if is_slow && is_dense(&all) == Some(true) {
             return Pattern::Load;
         }
-        let mut found = shape(first, second);
-        if found.windows < ENOUGH && !before.is_empty() {
-            found = shape(&merge(&[before, first]), second);
-        }
+        let (found, _) = looks.shape();
         let begun = if found.is_scattered() { Pieces::default() } else { pieces(&all, offset, is_mapped) };
         Pattern::told(&found, begun)
     }
@@ -68,23 +61,10 @@ impl Pattern {
     }
 }
 
-/// Merges the runs of several looks into one sorted list. Runs that touch become one.
-fn merge(looks: &[&[Run]]) -> Vec<Run> {
-    let mut all: Vec<Run> = looks.iter().flat_map(|runs| runs.iter().copied()).collect();
-    all.sort_by_key(|run| run.at);
-    all.dedup_by(|next, last| {
-        let goes_on = next.at <= last.end();
-        if goes_on {
-            last.len = last.len.max(next.end() - last.at);
-        }
-        goes_on
-    });
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fastmap_steer::Run;
 
     fn runs(runs: &[(u64, u64)]) -> Vec<Run> {
         runs.iter().map(|(at, len)| Run { at: *at, len: *len }).collect()
@@ -92,7 +72,7 @@ mod tests {
 
     fn told(before: &[(u64, u64)], first: &[(u64, u64)], second: &[(u64, u64)], is_slow: bool) -> &'static str {
         let (before, first, second) = (runs(before), runs(first), runs(second));
-        Pattern::of([&before, &first, &second], is_slow, 0, |_| false).name()
+        Pattern::of(&Looks { before, first, second }, is_slow, 0, |_| false).name()
     }
 
     #[test]
@@ -115,11 +95,5 @@ mod tests {
         let odd: Vec<_> = (1..40).map(|index: u64| (index * index * 97, 1)).collect();
         assert_eq!(told(&odd, &[(3, 1)], &[(900_000, 1)], false), "scattered");
         assert_eq!(told(&[], &[], &[(4, 1)], false), "scattered");
-    }
-
-    #[test]
-    fn lists_become_one() {
-        let (one, other) = (runs(&[(0, 4), (10, 2)]), runs(&[(2, 4), (12, 1), (20, 1)]));
-        assert_eq!(merge(&[&one, &other]), runs(&[(0, 6), (10, 3), (20, 1)]));
     }
 }

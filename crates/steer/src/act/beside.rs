@@ -2,8 +2,8 @@
 
 use super::{Files, Readers};
 use crate::PAGE;
-use crate::judge::Run;
 use crate::observe::Mapping;
+use crate::run::Run;
 
 /// Brings pages of a program's files into the page cache, beside the program.
 pub trait Reading {

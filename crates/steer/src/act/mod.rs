@@ -15,12 +15,22 @@ pub use beside::{Beside, Opened, Reading};
 pub use files::Files;
 pub use outside::Outside;
 pub use own::Own;
+pub(crate) use readers::PIECE;
 pub use readers::Readers;
 pub use traced::{Made, Refusal, Traced};
 pub(crate) use traced::{may_trace_all, yama_scope};
 
-use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
+use crate::run::Run;
+
+/// Advice on a mapping: madvise(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// MADV_NORMAL: the kernel reads around and ahead.
+    Normal,
+    /// MADV_RANDOM: it reads only what is touched.
+    Random,
+}
 
 /// A way to a program's mappings. A call that fails has done nothing, or a part of what was asked for: it may be repeated.
 pub trait Hand {

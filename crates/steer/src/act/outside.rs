@@ -1,9 +1,9 @@
 //! The hand from outside: advice by ptrace(2), and reading by descriptors of this process.
 
-use super::{Beside, Files, Hand, Made, Reading, Refusal, Traced};
+use super::{Advice, Beside, Files, Hand, Made, Reading, Refusal, Traced};
 use crate::PAGE;
-use crate::judge::{Advice, Run};
 use crate::observe::{Mapping, same_group};
+use crate::run::Run;
 
 /// Acts on another process's mappings.
 #[derive(Debug)]

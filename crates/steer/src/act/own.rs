@@ -1,8 +1,8 @@
 //! The hand of a watcher that shares the program's memory: plain madvise(2).
 
-use super::{Beside, Files, Hand, Made, Reading};
-use crate::judge::{Advice, Run};
+use super::{Advice, Beside, Files, Hand, Made, Reading};
 use crate::observe::Mapping;
+use crate::run::Run;
 use rustix::mm::Advice as Kernels;
 use std::ops::Range;
 

@@ -2,7 +2,6 @@
 //! FUSE and NFS read ahead one request at a time.
 
 use crate::PAGE;
-use crate::judge::PIECE;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -45,6 +44,8 @@ struct Piece {
     is_block: bool,
 }
 
+/// Pages that a reader brings at a time: 256 KiB.
+pub const PIECE: u64 = 64;
 /// Bytes that a reader reads at a time.
 const BUFFER: usize = (PIECE * PAGE) as usize;
 

@@ -3,7 +3,7 @@
 use super::mapped_file::sizes;
 use super::text::{hex, number, read};
 use crate::PAGE;
-use crate::judge::Run;
+use crate::run::Run;
 use std::ops::Range;
 
 /// One mapping of a file.

@@ -24,7 +24,7 @@ pub use effort::{Effort, Spent};
 pub use mapped_file::Key;
 pub(crate) use mapped_file::{AGAIN, open_found, open_only};
 pub use mappings::{Flags, Mapping, Mappings, WORTH, are_worth};
-pub use memory::{Memory, same_group};
+pub use memory::{Memory, may_load, same_group};
 pub use pages::{Pages, Seen};
 pub use processes::{Glance, Process, glances, in_group, processes, with_children};
 pub use readahead::readahead;

@@ -2,7 +2,7 @@
 
 use super::descriptor::Descriptor;
 use crate::PAGE;
-use crate::judge::Run;
+use crate::run::Run;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use std::ffi::c_void;

@@ -2,10 +2,12 @@
 
 use super::Remembered;
 use crate::PAGE;
+use crate::act::PIECE;
 use crate::act::Readers;
 use crate::clock::now;
-use crate::judge::{PIECE, Run, may_load};
 use crate::observe::Memory;
+use crate::observe::may_load;
+use crate::run::Run;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +69,7 @@ pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: imp
 /// Requests at a time: as many as pay and no more, since the program's own reads wait behind them.
 ///
 /// They begin at 2. A local disk is busy with 2 of 256 KiB; with 8 a program that reads at random went 10 times slower meanwhile, and
-/// nothing was read back sooner. (Those of [`judge`](crate::judge) begin at 8: there the program reads the same pages.)
+/// nothing was read back sooner. (Those of `patterns/load.rs` begin at 8: there the program reads the same pages.)
 #[derive(Debug)]
 struct Depth {
     now: usize,

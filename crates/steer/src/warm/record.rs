@@ -3,7 +3,7 @@
 
 use super::PageSet;
 use crate::PAGE;
-use crate::judge::Run;
+use crate::run::Run;
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;

@@ -31,10 +31,11 @@ pub use refusal::Refusal;
 pub(crate) use refusal::{may_trace_all, yama_scope};
 
 use crate::PAGE;
+use crate::act::Advice;
 #[cfg(target_arch = "x86_64")]
 use crate::clock::now;
-use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
+use crate::run::Run;
 use filters::Proof;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};

@@ -1,7 +1,9 @@
-//! The pattern of what was touched: walks, strides, and single places.
+//! The signs of a pattern in what was touched: walks, strides, single places, blocks, dense rows.
 
-use super::stream::WIDE;
-use super::{BLOCK, Run, WINDOW};
+use crate::run::{BLOCK, Run, WINDOW};
+
+/// From this stride on single pages are read ahead. The kernel, or blocks, serve shorter ones.
+pub const WIDE: i64 = 8;
 
 /// A place from which touches move on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,18 +132,6 @@ pub fn pieces(runs: &[Run], offset: u64, is_mapped: impl Fn(u64) -> bool) -> Pie
     }
 }
 
-/// Windows in which runs lie.
-pub fn windows(runs: &[Run]) -> u64 {
-    let mut last = None;
-    let mut count = 0;
-    for run in runs {
-        let (from, to) = (run.at / WINDOW, (run.end() - 1) / WINDOW);
-        count += to - from + u64::from(last != Some(from));
-        last = Some(to);
-    }
-    count
-}
-
 /// Tells the pattern of the pages that were new in two looks, each in order.
 pub fn shape(first: &[Run], second: &[Run]) -> Shape {
     let pieces = join(first, second);
@@ -184,6 +174,31 @@ pub fn shape(first: &[Run], second: &[Run]) -> Shape {
         }
     }
     shape
+}
+
+/// Pages that are enough to tell whether touches are dense.
+const DENSE_ENOUGH: u64 = 256;
+/// A row of dense touches has so many pages at least: 192 KiB.
+const ROW: u64 = 48;
+
+/// Whether touches are dense: at least seven tenths of the pages lie in rows of 48 or more, longer than what the kernel maps for one
+/// touch. `None` if there are too few.
+pub fn is_dense(runs: &[Run]) -> Option<bool> {
+    let (mut all, mut in_rows) = (0, 0);
+    let mut row = Run { at: 0, len: 0 };
+    for run in runs.iter().chain([&Run { at: u64::MAX / 2, len: 0 }]) {
+        all += run.len;
+        // One page may be missing: the one that the kernel has marked for readahead.
+        if run.at <= row.end() + 1 {
+            row.len = run.end() - row.at;
+            continue;
+        }
+        if row.len >= ROW {
+            in_rows += row.len;
+        }
+        row = *run;
+    }
+    (all >= DENSE_ENOUGH).then_some(in_rows * 10 >= all * 7)
 }
 
 fn join(first: &[Run], second: &[Run]) -> Vec<Piece> {
@@ -372,6 +387,18 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_dense_and_single_places_with_what_is_mapped_around_them_are_not() {
+        let rows: Vec<Run> = (0..20).map(|index| Run { at: index * 1000, len: 64 }).collect();
+        assert_eq!(is_dense(&rows), Some(true));
+        assert_eq!(is_dense(&rows[..3]), None);
+        let around: Vec<Run> = (0..40).map(|index| Run { at: index * 1000, len: 16 }).collect();
+        assert_eq!(is_dense(&around), Some(false));
+        // The kernel's markers lie between.
+        let marked: Vec<Run> = (0..40).map(|index| Run { at: index * 32, len: 31 }).collect();
+        assert_eq!(is_dense(&marked), Some(true));
+    }
+
+    #[test]
     fn nothing_has_no_shape() {
         assert_eq!(shape(&[], &[]), Shape::default());
     }
@@ -388,20 +415,20 @@ mod tests {
     #[test]
     fn real_programs_are_told_apart() {
         // Rows of a numpy array at random; gets from LMDB.
-        for text in [include_str!("../../traces/rows"), include_str!("../../traces/lmdb")] {
+        for text in [include_str!("../traces/rows"), include_str!("../traces/lmdb")] {
             let looks = recorded(text);
             let shape = shape(&looks[0], &looks[1]);
             assert!(shape.is_scattered() && !shape.has_strides(), "{shape:?}");
         }
         // Means of a numpy array's rows in their order; a column, which lies in every fourth page, with what is read around it.
-        for text in [include_str!("../../traces/mean"), include_str!("../../traces/column")] {
+        for text in [include_str!("../traces/mean"), include_str!("../traces/column")] {
             let looks = recorded(text);
             let shape = shape(&looks[0], &looks[1]);
             assert!(shape.is_ordered() && shape.fronts.iter().all(|front| front.stride == 1), "{shape:?}");
             assert!(!shape.fronts.is_empty());
         }
         // Blocks of rows, each read forward, the last one first; lists of an index of faiss, by two threads.
-        for text in [include_str!("../../traces/rev"), include_str!("../../traces/faiss")] {
+        for text in [include_str!("../traces/rev"), include_str!("../traces/faiss")] {
             let looks = recorded(text);
             let shape = shape(&looks[0], &looks[1]);
             assert!(shape.is_ordered() && !shape.is_scattered() && !shape.has_strides(), "{shape:?}");

@@ -1,14 +1,207 @@
 //! Which pages to bring of a file that a program reads from slow storage: all of them while memory is free, else those that a walk
 //! forward comes to next.
 
-use super::{Run, WINDOW};
+use super::{Each, Pattern, Reach};
 use crate::PAGE;
+use crate::act::{Opened, PIECE};
+use crate::classify::{is_dense, shape};
+use crate::mapping::MappingState;
+use crate::observe::{Flags, may_load};
+use crate::run::{Run, WINDOW, merge};
+use crate::sampling::Sample;
 use std::ops::Range;
 use std::time::Duration;
 
+/// Loads.
+#[derive(Debug)]
+pub struct Loads {
+    each: Each<Loaded>,
+    depth: Depth,
+    /// The device of the last load that was found.
+    device: Option<(u64, u64)>,
+    /// When loads are looked at next.
+    next: Duration,
+    /// Pages that readers brought, and the most requests at a time.
+    told: (u64, usize),
+}
+
+/// What is known of one mapping.
+#[derive(Debug, Default)]
+struct Loaded {
+    load: Option<Load>,
+    /// A load that did not go on rests until then.
+    rests_until: Duration,
+}
+
+/// How often loads are looked at.
+const OFTEN: Duration = Duration::from_millis(10);
+/// A look at a long mapping takes long: looks take a twentieth of the time at most.
+const LOOKS: u32 = 20;
+/// Rests after a load that was none, and after one that has ended.
+const NONE: Duration = Duration::from_secs(10);
+const ENDED: Duration = Duration::from_secs(1);
+
+impl Loads {
+    /// `at`: now.
+    pub fn new(at: Duration) -> Loads {
+        Loads { each: Each::default(), depth: Depth::new(at), device: None, next: Duration::ZERO, told: (0, 0) }
+    }
+
+    /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
+    fn find(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
+        let is_slow = sample.is_slow();
+        if !is_slow && self.each.of(one.id).load.is_none() {
+            return;
+        }
+        let begun = merge(sample.looks.before.clone(), sample.looks.first.clone());
+        let runs = merge(begun.clone(), sample.last.clone());
+        // After a load from this device its next file is likely to be loaded, too: touches that are too few to tell count as dense.
+        let goes_on = self.device == Some(one.mapping.device) && !runs.is_empty();
+        let is_dense = is_dense(&runs).or(goes_on.then_some(true));
+        let own = self.each.of(one.id);
+        match is_dense {
+            Some(false) if own.load.take().is_some() => {
+                own.rests_until = reach.now + NONE;
+                if let Some(readers) = reach.hand.readers() {
+                    readers.clear();
+                }
+            }
+            Some(true) if is_slow && own.load.is_none() && own.rests_until <= reach.now && !one.trial.is_on() => {
+                self.begin_at(one, sample, [&begun, &runs], reach);
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_at(&mut self, one: &MappingState, sample: &Sample, [begun, runs]: [&[Run]; 2], reach: &mut Reach) {
+        // Any storage is slow for a walk by single pages: where that advice may be replaced it is not helped, but ended.
+        let is_single = |flags: Vec<Flags>| flags.iter().any(|flags| flags.random);
+        let at = std::slice::from_ref(&one.mapping.at);
+        if reach.settings.overrides && reach.samples.flags(at).is_none_or(is_single) {
+            return;
+        }
+        let needed: u64 = self.each.all().filter_map(|own| own.load.as_ref()).map(Load::needs).sum();
+        let (free, pages, now) = (may_load(reach.available).saturating_sub(needed), one.mapping.pages, reach.now);
+        let load = if pages <= free {
+            let front = sample.last.last().or(runs.last()).map_or(0, Run::end);
+            Some(Load::new(front, pages, now))
+        } else {
+            // A walk that waits may be one in strides, for which whole pieces are in vain: single touches are looked at first, and the advice rests
+            // after that.
+            let is_served = sample.whole.cost.major_faults * 10 < sample.whole.touched;
+            let is_known = is_served || one.trial.is_resting() || one.rests_until > now;
+            let walk = shape(begun, &sample.last).walk_forward();
+            let walk = walk.filter(|_| is_known || reach.settings.only_loads);
+            walk.map(|front| Load::of_walk(front, pages, window(free), now))
+        };
+        if load.is_some() && !reach.only_notes(one, "a load from slow storage, for which readers would be ahead") {
+            self.device = Some(one.mapping.device);
+            self.each.of(one.id).load = load;
+        }
+    }
+
+    /// Has the readers read what comes next of one load. `most`: requests at a time, of which `waiting` are not done.
+    fn follow(&mut self, one: &mut MappingState, now: Duration, most: usize, waiting: &mut usize, reach: &mut Reach) {
+        let own = self.each.of(one.id);
+        let Some(load) = own.load.as_mut().filter(|_| one.seen.is_some()) else { return };
+        let new = reach.look(one, load.ahead());
+        self.next = now + OFTEN.max((reach.samples.now() - now) * LOOKS);
+        let goes_on = load.follow(&new, now);
+        one.note(new);
+        let Some(readers) = reach.hand.readers() else { return };
+        match readers.open(&one.mapping) {
+            Opened::Yes => {}
+            Opened::NotYet => return,
+            Opened::No => {
+                own.load = None;
+                return;
+            }
+        }
+        for run in load.ask(may_load(reach.available), (4 * most).saturating_sub(*waiting)) {
+            readers.bring(&one.mapping, &run, false);
+            *waiting += 1;
+        }
+        if !goes_on {
+            own.load = None;
+            own.rests_until = now + ENDED;
+        }
+    }
+}
+
+impl Pattern for Loads {
+    fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, reach: &mut Reach) {
+        if reach.hand.readers().is_some() {
+            self.find(one, sample, reach);
+            sample.is_loaded = self.each.of(one.id).load.is_some();
+        }
+    }
+
+    /// Keeps the readers busy.
+    fn step_all(&mut self, all: &mut [MappingState], reach: &mut Reach) -> bool {
+        let now = reach.samples.now();
+        if now < self.next {
+            return false;
+        }
+        let Some(readers) = reach.hand.readers() else { return false };
+        if self.each.all().all(|own| own.load.is_none()) {
+            if !reach.needs_readers {
+                readers.rest();
+            }
+            return false;
+        }
+        let (mut waiting, brought) = readers.state();
+        // Memory that is being read into cannot be reclaimed: at most a sixteenth of what may be loaded may be.
+        let most = (may_load(reach.available) / 16 / PIECE) as usize;
+        let most = self.depth.judge(brought, now).min(most).max(1);
+        readers.allow(most);
+        self.told = (brought / PAGE, self.told.1.max(most));
+        for one in all {
+            self.follow(one, now, most, &mut waiting, reach);
+        }
+        true
+    }
+
+    /// Keeps the load up to date. A step decides whether it goes on.
+    fn saw(&mut self, id: u64, new: &[Run], at: Duration) {
+        if let Some(load) = &mut self.each.of(id).load {
+            load.follow(new, at);
+        }
+    }
+
+    fn pause(&self, id: u64, _: Duration) -> Option<Duration> {
+        self.each.get(id)?.load.as_ref().map(|_| OFTEN)
+    }
+
+    fn is_short_lived(&self, id: u64) -> bool {
+        self.each.get(id).is_some_and(|own| own.load.is_some())
+    }
+
+    fn end(&mut self, id: u64) {
+        self.each.of(id).load = None;
+    }
+
+    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
+        self.each.keep(is_there);
+    }
+
+    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<String> {
+        let (pages, most) = self.told;
+        let size = (pages * PAGE) >> 20;
+        (pages > 0).then(|| format!("a load from slow storage: {size} MiB brought, {most} requests at a time"))
+    }
+}
+
+impl Sample {
+    /// Whether the storage is slow.
+    fn is_slow(&self) -> bool {
+        let waited = self.whole.waited;
+        is_slow(waited.slept, waited.faults, self.whole.touched, self.whole.cost.read_bytes)
+    }
+}
+
 /// Follows the load of one mapping. Readers beside the program bring its pages before the program touches them.
 #[derive(Debug)]
-pub struct Load {
+struct Load {
     /// The mapping's length in pages.
     pages: u64,
     /// The page to bring next.
@@ -27,8 +220,6 @@ enum What {
     Walk { front: u64, window: u64 },
 }
 
-/// Pages that a reader brings at a time: 256 KiB.
-pub const PIECE: u64 = 64;
 /// Storage is slow for a program that waits longer than this for each window.
 const SLOW: Duration = Duration::from_micros(130);
 /// A load that has not gone on for so long has ended.
@@ -37,25 +228,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const WALKS: Duration = Duration::from_millis(500);
 /// A walk may leave out so many pages. A look may not show them either: they are gone again.
 const NEAR: u64 = 4 * PIECE;
-/// Pages that are enough to tell whether touches are dense.
-const ENOUGH: u64 = 256;
-/// A row of dense touches has so many pages at least: 192 KiB.
-const ROW: u64 = 48;
-
 impl Load {
     /// A load that goes on after page `front` of a mapping of `pages`.
-    pub fn new(front: u64, pages: u64, now: Duration) -> Load {
+    fn new(front: u64, pages: u64, now: Duration) -> Load {
         let what = What::Whole { left: pages, brought: 0, touched: 0 };
         Load { pages, next: front.min(pages), what, moved: now }
     }
 
     /// A walk forward that has come to page `front` of a mapping of `pages`. At most `window` pages are brought ahead of it.
-    pub fn of_walk(front: u64, pages: u64, window: u64, now: Duration) -> Load {
+    fn of_walk(front: u64, pages: u64, window: u64, now: Duration) -> Load {
         Load { pages, next: front.min(pages), what: What::Walk { front, window: window.max(PIECE) }, moved: now }
     }
 
     /// Pages of memory that it needs.
-    pub fn needs(&self) -> u64 {
+    fn needs(&self) -> u64 {
         match self.what {
             What::Whole { .. } => self.pages,
             What::Walk { window, .. } => window,
@@ -63,7 +249,7 @@ impl Load {
     }
 
     /// Where to look for the next touches.
-    pub fn ahead(&self) -> Range<u64> {
+    fn ahead(&self) -> Range<u64> {
         match self.what {
             What::Whole { .. } => 0..self.pages,
             // It may begin anew.
@@ -73,7 +259,7 @@ impl Load {
     }
 
     /// Notes what the program has touched, in order. `false` once all is asked for, or if the load does not go on.
-    pub fn follow(&mut self, new: &[Run], now: Duration) -> bool {
+    fn follow(&mut self, new: &[Run], now: Duration) -> bool {
         let next = self.next;
         match &mut self.what {
             What::Whole { touched, .. } => {
@@ -135,7 +321,7 @@ impl Load {
     }
 
     /// Pieces to bring now, at most `count`. At most `room` pages of a load may be asked for and not touched yet.
-    pub fn ask(&mut self, room: u64, count: usize) -> Vec<Run> {
+    fn ask(&mut self, room: u64, count: usize) -> Vec<Run> {
         let mut ask = Vec::new();
         while ask.len() < count {
             let len = PIECE.min(self.may_ask(room));
@@ -152,14 +338,9 @@ impl Load {
     }
 }
 
-/// Pages, or bytes, that may be brought before they are touched: seven eighths of the `room` that files can have.
-pub fn may_load(room: u64) -> u64 {
-    room - room / 8
-}
-
 /// Pages that may be brought ahead of a walk: an eighth of the `room` that files can have, and 32 MiB at most, which keep the fastest
 /// of slow storage busy.
-pub fn window(room: u64) -> u64 {
+fn window(room: u64) -> u64 {
     (room / 8).min(8192)
 }
 
@@ -167,34 +348,14 @@ pub fn window(room: u64) -> u64 {
 /// bytes. By windows, not by faults: a program that copies what it loads also faults on new memory, which waits for nothing, and a fault on a
 /// large folio maps two. No look has shown what was touched and is gone again, but it was read. At most two windows for each fault count so,
 /// since read(2) reads, too.
-pub fn is_slow(slept: Duration, faults: u64, touched: u64, read: u64) -> bool {
+fn is_slow(slept: Duration, faults: u64, touched: u64, read: u64) -> bool {
     let windows = touched.max((read / (WINDOW * PAGE)).min(2 * faults));
     slept > SLOW * u32::try_from(windows).unwrap_or(u32::MAX).max(1)
 }
 
-/// Whether touches are dense: at least seven tenths of the pages lie in rows of 48 or more, longer than what the kernel maps for one
-/// touch. `None` if there are too few.
-pub fn is_dense(runs: &[Run]) -> Option<bool> {
-    let (mut all, mut in_rows) = (0, 0);
-    let mut row = Run { at: 0, len: 0 };
-    for run in runs.iter().chain([&Run { at: u64::MAX / 2, len: 0 }]) {
-        all += run.len;
-        // One page may be missing: the one that the kernel has marked for readahead.
-        if run.at <= row.end() + 1 {
-            row.len = run.end() - row.at;
-            continue;
-        }
-        if row.len >= ROW {
-            in_rows += row.len;
-        }
-        row = *run;
-    }
-    (all >= ENOUGH).then_some(in_rows * 10 >= all * 7)
-}
-
 /// Requests of readers at a time: as many as pay.
 #[derive(Debug)]
-pub struct Depth {
+struct Depth {
     now: usize,
     /// When the last trial began, and the bytes brought until then.
     since: (Duration, u64),
@@ -209,12 +370,12 @@ const TRIAL: Duration = Duration::from_millis(60);
 
 impl Depth {
     /// Begins with the least number of requests.
-    pub fn new(now: Duration) -> Depth {
+    fn new(now: Duration) -> Depth {
         Depth { now: LEAST, since: (now, 0), before: 0.0 }
     }
 
     /// Requests that there may be, now that `brought` bytes are read in all.
-    pub fn judge(&mut self, brought: u64, now: Duration) -> usize {
+    fn judge(&mut self, brought: u64, now: Duration) -> usize {
         let lasted = now.saturating_sub(self.since.0);
         if lasted >= TRIAL {
             let rate = (brought - self.since.1) as f64 / lasted.as_secs_f64();
@@ -294,18 +455,6 @@ mod tests {
         // 2 ms a request, and read(2) of another file beside it.
         assert!(after(552, 552, 552, 1000));
         assert!(!after(0, 0, 0, 0));
-    }
-
-    #[test]
-    fn rows_are_dense_and_single_places_with_what_is_mapped_around_them_are_not() {
-        let rows: Vec<Run> = (0..20).map(|index| Run { at: index * 1000, len: 64 }).collect();
-        assert_eq!(is_dense(&rows), Some(true));
-        assert_eq!(is_dense(&rows[..3]), None);
-        let around: Vec<Run> = (0..40).map(|index| Run { at: index * 1000, len: 16 }).collect();
-        assert_eq!(is_dense(&around), Some(false));
-        // The kernel's markers lie between.
-        let marked: Vec<Run> = (0..40).map(|index| Run { at: index * 32, len: 31 }).collect();
-        assert_eq!(is_dense(&marked), Some(true));
     }
 
     #[test]

@@ -2,13 +2,169 @@
 //! round. A part of the pages is kept. The rest is read ahead of the walk, and dropped behind it. The kernel alone would drop each page just before it
 //! is wanted again.
 
-use super::Run;
+use super::{Each, Pattern, Reach};
+use crate::PAGE;
+use crate::mapping::MappingState;
+use crate::run::Run;
+use crate::sampling::Sample;
 use std::ops::Range;
 use std::time::Duration;
 
+/// Loops.
+#[derive(Debug, Default)]
+pub struct Cyclic {
+    each: Each<Loop>,
+    /// Pages a second, before and after.
+    told: Option<(f64, f64)>,
+}
+
+/// What is known of one mapping.
+#[derive(Debug)]
+struct Loop {
+    round: Option<Round>,
+    /// How long it rests after the next loop that does not pay.
+    rest: Duration,
+}
+
+/// The first rest after a loop that did not pay. Each rest is twice as long as the one before, up to 32 of the first.
+const REST: Duration = Duration::from_secs(10);
+/// Pages that are read ahead of a loop by one call at least: 128 KiB.
+const LEAST_PIECE: u64 = 32;
+/// How long a loop can be left alone.
+const STEP: Duration = Duration::from_millis(4);
+
+impl Default for Loop {
+    fn default() -> Loop {
+        Loop { round: None, rest: REST }
+    }
+}
+
+impl Loop {
+    /// Ends a loop that does not pay, or is none. Returns how long to rest.
+    fn give_up(&mut self, now: Duration) -> Duration {
+        let paid = self.round.take().and_then(|round| round.progress(now)).is_some_and(|(before, now)| now > before);
+        let rest = if paid { REST } else { self.rest };
+        self.rest = (rest * 2).min(REST * 32);
+        rest
+    }
+}
+
+impl Pattern for Cyclic {
+    fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
+        let own = self.each.of(one.id);
+        let Some(round) = &mut own.round else { return };
+        let mut goes_on = true;
+        for new in [&sample.looks.before, &sample.looks.first, &sample.looks.second] {
+            if round.is_loop() {
+                round.learn(new);
+            } else {
+                goes_on &= round.follow(new, 0, sample.whole.at);
+            }
+        }
+        if !goes_on {
+            own.round = None;
+        }
+        sample.is_followed |= goes_on;
+    }
+
+    fn begin(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
+        let own = self.each.of(one.id);
+        let [front] = &sample.shape.fronts[..] else { return };
+        let pages = one.mapping.pages;
+        let is_fit = pages > reach.available && Round::is_worth(pages, may_keep(reach.available, one.readahead));
+        let may_come_round = !one.mapping.is_writable && is_fit && own.round.is_none();
+        // A walk that waits may be something else: single touches are looked at first, and after that the advice rests.
+        let is_walk = !sample.waits() || one.trial.is_resting() && sample.shape.is_one_walk();
+        let is_loop = front.stride == 1 && may_come_round && is_walk && !one.trial.is_on();
+        if is_loop && one.rests_until <= reach.now && reach.may_act(one) && !reach.settings.is_dry {
+            own.round = Some(Round::new(front.at, front.span, reach.now));
+        }
+    }
+
+    fn step(&mut self, one: &mut MappingState, reach: &mut Reach) -> bool {
+        let (own, now) = (self.each.of(one.id), reach.now);
+        let Some(round) = own.round.as_mut().filter(|round| round.is_loop()) else { return false };
+        let mut new = Vec::new();
+        for part in round.ahead() {
+            new.extend(reach.look(one, part));
+        }
+        let keep = may_keep(reach.available, one.readahead);
+        let mut goes_on = round.follow(&new, keep, now) && Round::is_worth(round.pages(), keep);
+        one.note(new);
+        if goes_on {
+            let (drop, ask) = (round.drop(), round.ask(spare(reach.available, one.readahead) / 2));
+            if let Some(run) = drop {
+                self.told = round.progress(now).or(self.told);
+                goes_on = drop_behind(one, &run, reach);
+            }
+            if let Some(run) = ask.filter(|_| goes_on) {
+                read_ahead(one, &run, reach);
+            }
+        }
+        if !goes_on {
+            one.rests_until = now + own.give_up(now);
+        }
+        false
+    }
+
+    /// A walk that has not come round yet is left to the samples.
+    fn pause(&self, id: u64, _: Duration) -> Option<Duration> {
+        let round = self.each.get(id)?.round.as_ref()?;
+        Some(if round.is_loop() { STEP } else { Duration::MAX })
+    }
+
+    fn is_short_lived(&self, id: u64) -> bool {
+        self.each.get(id).is_some_and(|own| own.round.is_some())
+    }
+
+    fn end(&mut self, id: u64) {
+        self.each.of(id).round = None;
+    }
+
+    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
+        self.each.keep(is_there);
+    }
+
+    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<String> {
+        let (before, after) = self.told.map(|(before, after)| (before / 1e3, after / 1e3))?;
+        Some(format!("a loop, a part of it kept: {before:.0} -> {after:.0} thousand pages a second"))
+    }
+
+    fn may_be_cached(&self) -> bool {
+        self.told.is_some()
+    }
+}
+
+fn drop_behind(one: &mut MappingState, run: &Run, reach: &mut Reach) -> bool {
+    let is_dropped = reach.hand.drop(&one.mapping, run);
+    if let Some(seen) = one.seen.as_mut().filter(|_| is_dropped) {
+        seen.forget(run.at..run.end());
+    }
+    is_dropped
+}
+
+/// Where nothing can be read ahead, a part is kept all the same.
+fn read_ahead(one: &MappingState, run: &Run, reach: &mut Reach) {
+    // The kernel reads no more than so much for one call.
+    let piece = one.readahead.max(LEAST_PIECE);
+    let mut pieces = (run.at..run.end()).step_by(piece as usize);
+    pieces.all(|at| reach.hand.read_ahead(&one.mapping, &Run { at, len: piece.min(run.end() - at) }));
+}
+
+/// Pages of a loop that may be kept.
+fn may_keep(available: u64, readahead: u64) -> u64 {
+    available.saturating_sub(spare(available, readahead))
+}
+
+/// The rest of the memory. A half is for pages that are read ahead of the walk, the other for pages that are dropped late and for everything
+/// else in memory. The kernel reads ahead, too: four of its windows fit.
+fn spare(available: u64, readahead: u64) -> u64 {
+    (available / 8).max((16 << 20) / PAGE).max(4 * readahead)
+}
+
 /// Follows one walk over a part of a mapping.
 #[derive(Debug)]
-pub struct Round {
+struct Round {
     front: u64,
     /// The walk's pages from its beginning to its end, as far as they are known.
     covered: Range<u64>,
@@ -52,7 +208,7 @@ const PAYS: f64 = 1.1;
 
 impl Round {
     /// A walk forward that was found with its front at `front`, `span` pages after its beginning.
-    pub fn new(front: u64, span: u64, now: Duration) -> Round {
+    fn new(front: u64, span: u64, now: Duration) -> Round {
         let covered = front.saturating_sub(span)..front + 1;
         Round {
             front,
@@ -73,7 +229,7 @@ impl Round {
 
     /// The two ranges to look for new pages in: ahead of the walk, and where a new round would show first. Until the walk has started again once,
     /// that is anywhere far behind it. Later it is just after the kept part, since kept pages do not show as new.
-    pub fn ahead(&self) -> [Range<u64>; 2] {
+    fn ahead(&self) -> [Range<u64>; 2] {
         let behind = self.front.saturating_sub(REACH / 16);
         if self.rounds == 0 {
             return [self.front + 1..self.front + REACH, 0..behind];
@@ -84,7 +240,7 @@ impl Round {
     }
 
     /// Follows the walk to the pages that are new. `false`: the walk has ended, or keeping a part of it does not pay.
-    pub fn follow(&mut self, new: &[Run], keep: u64, now: Duration) -> bool {
+    fn follow(&mut self, new: &[Run], keep: u64, now: Duration) -> bool {
         let [ahead, again] = self.ahead();
         let in_range = |range: &Range<u64>, least: u64| {
             let (from, to) = (range.start, range.end);
@@ -157,23 +313,23 @@ impl Round {
 
     /// The speed in pages per second before a part was kept, and now. `None` until a whole round has passed since the
     /// part was filled.
-    pub fn progress(&self, now: Duration) -> Option<(f64, f64)> {
+    fn progress(&self, now: Duration) -> Option<(f64, f64)> {
         (self.rounds > 2).then(|| (self.before, self.speed(now)))
     }
 
     /// Whether the walk has started again at its beginning.
-    pub fn is_loop(&self) -> bool {
+    fn is_loop(&self) -> bool {
         self.rounds > 0
     }
 
     /// Whether keeping `keep` pages of a walk over `pages` can pay.
-    pub fn is_worth(pages: u64, keep: u64) -> bool {
+    fn is_worth(pages: u64, keep: u64) -> bool {
         keep * 3 >= pages
     }
 
     /// Learns from a look at the whole mapping where the walk begins and ends. The first look at a new round may have come late, and so may have
     /// missed the end of the one before and the beginning.
-    pub fn learn(&mut self, new: &[Run]) {
+    fn learn(&mut self, new: &[Run]) {
         self.note_touched(new);
         let beyond = |run: &&Run| run.len >= WALK && run.at < self.covered.end + BEHIND && run.end() > self.covered.end;
         self.covered.end = new.iter().rev().find(beyond).map_or(self.covered.end, Run::end);
@@ -182,12 +338,12 @@ impl Round {
     }
 
     /// The number of pages from the walk's beginning to its end.
-    pub fn pages(&self) -> u64 {
+    fn pages(&self) -> u64 {
         self.covered.end - self.covered.start
     }
 
     /// Pages to read now: those ahead of the walk that are not kept, `window` at most. At the end of a round they are the next round's first.
-    pub fn ask(&mut self, window: u64) -> Option<Run> {
+    fn ask(&mut self, window: u64) -> Option<Run> {
         let kept = self.covered.start + self.keep;
         if self.rounds == 0 || kept >= self.covered.end {
             return None;
@@ -210,7 +366,7 @@ impl Round {
     }
 
     /// Pages to drop now: those that lie behind the walk and are not kept, or at the start of a round those that the last round has not dropped.
-    pub fn drop(&mut self) -> Option<Run> {
+    fn drop(&mut self) -> Option<Run> {
         let kept = self.covered.start + self.keep;
         if self.rounds == 0 || kept >= self.covered.end {
             return None;

@@ -1,11 +1,125 @@
-//! Which pages to read ahead of a walk backward, one that the kernel reads ahead of in the wrong direction.
+//! Walks backward, which the kernel reads ahead of in the wrong direction. Readers bring blocks of 2 MiB ahead of them.
 
-use super::{BLOCK, Run};
+use super::{Each, Pattern, Reach};
+use crate::PAGE;
+use crate::act::Opened;
+use crate::mapping::MappingState;
+use crate::run::{BLOCK, Run, WINDOW};
+use crate::sampling::Sample;
 use std::time::Duration;
+
+/// Walks backward.
+#[derive(Debug, Default)]
+pub struct Back {
+    each: Each<Walk>,
+    /// Pages a second, before and after.
+    told: Option<(f64, f64)>,
+}
+
+/// What is known of one mapping.
+#[derive(Debug, Default)]
+struct Walk {
+    now: Option<Backward>,
+    /// The front of the walk that the last sample showed, if it did.
+    last: Option<u64>,
+}
+
+/// Looks miss pages that came and went between them: a walk is at most so many times as long as what they show of it.
+const MISSED: u64 = 8;
+/// Readers ahead of a walk: while one block is read the next is asked for.
+const READERS: usize = 4;
+/// After a walk that was not read ahead, or was not faster for it.
+const REST: Duration = Duration::from_secs(10);
+
+impl Walk {
+    /// The front of a walk that two samples in a row showed, the second one a little farther back: threads that take turns at pieces of a walk
+    /// forward may seem to go backward, but not twice so.
+    fn shown(&mut self, sample: &Sample) -> Option<u64> {
+        let is_one = sample.shape.is_backward() && !sample.is_followed;
+        let now = sample.shape.fronts.first().filter(|_| is_one).map(|front| front.at);
+        let (now, then) = now.zip(std::mem::replace(&mut self.last, now))?;
+        (now < then && then - now <= sample.windows * WINDOW * MISSED).then_some(now)
+    }
+}
+
+impl Pattern for Back {
+    fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
+        sample.goes_backward = self.each.of(one.id).now.is_some();
+        sample.is_followed |= sample.goes_backward;
+    }
+
+    fn begin(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
+        let own = self.each.of(one.id);
+        let Some(front) = own.shown(sample) else { return };
+        if own.now.is_some()
+            || one.rests_until > reach.now
+            || reach.only_notes(one, "a walk backward, which would be read ahead")
+        {
+            return;
+        }
+        let before = (sample.windows * WINDOW) as f64 / sample.whole.lasted.as_secs_f64().max(1e-3);
+        own.now = Some(Backward::new(front, one.mapping.pages, before, reach.available / 8, reach.now));
+    }
+
+    fn step(&mut self, one: &mut MappingState, reach: &mut Reach) -> bool {
+        let own = self.each.of(one.id);
+        let Some(walk) = &mut own.now else { return false };
+        let mut new = Vec::new();
+        for part in walk.ahead().into_iter().filter(|part| part.len > 0) {
+            new.extend(reach.look(one, part.at..part.end()));
+        }
+        let goes_on = walk.follow(&new, reach.now);
+        let can_read = read_ahead(walk, one, reach);
+        if !goes_on || !can_read {
+            let (before, now) = walk.progress(reach.now);
+            one.rests_until = reach.now + if can_read && now > before { Duration::ZERO } else { REST };
+            self.told = Some((before, now));
+            own.now = None;
+        }
+        reach.needs_readers |= own.now.is_some();
+        one.note(new);
+        false
+    }
+
+    fn pause(&self, id: u64, now: Duration) -> Option<Duration> {
+        Some(self.each.get(id)?.now.as_ref()?.pause(now))
+    }
+
+    fn end(&mut self, id: u64) {
+        self.each.of(id).now = None;
+    }
+
+    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
+        self.each.keep(is_there);
+    }
+
+    fn tell(&mut self, all: &[MappingState], now: Duration) -> Option<String> {
+        let walk = all.iter().find_map(|one| self.each.get(one.id)?.now.as_ref());
+        self.told = walk.map(|walk| walk.progress(now)).or(self.told);
+        let (before, after) = self.told.map(|(before, after)| (before / 1e3, after / 1e3))?;
+        Some(format!("a walk backward, read ahead: {before:.0} -> {after:.0} thousand pages a second"))
+    }
+
+    fn may_be_cached(&self) -> bool {
+        self.told.is_some()
+    }
+}
+
+/// Has the readers read what comes next. Returns whether they can.
+fn read_ahead(walk: &mut Backward, one: &MappingState, reach: &mut Reach) -> bool {
+    let Some(readers) = reach.hand.readers() else { return false };
+    let opened = readers.open(&one.mapping);
+    if opened == Opened::Yes {
+        let runs = walk.ask(one.mapping.offset / PAGE);
+        runs.iter().for_each(|run| readers.bring(&one.mapping, run, true));
+        readers.allow(READERS);
+    }
+    opened != Opened::No
+}
 
 /// Follows one walk backward over most pages of a part of a mapping.
 #[derive(Debug)]
-pub struct Backward {
+struct Backward {
     /// The page touched last.
     front: u64,
     /// The first page that was asked for: all from here to the front were.
@@ -39,14 +153,14 @@ const PAYS: f64 = 1.1;
 impl Backward {
     /// A walk whose last touch was at `front`, in a mapping of `pages`. `before`: pages a second until now. At most `most` pages may be
     /// read ahead.
-    pub fn new(front: u64, pages: u64, before: f64, most: u64, now: Duration) -> Backward {
+    fn new(front: u64, pages: u64, before: f64, most: u64, now: Duration) -> Backward {
         let most = most.clamp(BLOCK, DEEPEST);
         let depth = DEPTH.min(most);
         Backward { front, asked: front, again: front, pages, depth, most, moved: now, began: now, passed: 0, before }
     }
 
     /// Where to look for the next touches: ahead of the walk, and at the mapping's end, where it may begin anew.
-    pub fn ahead(&self) -> [Run; 2] {
+    fn ahead(&self) -> [Run; 2] {
         let reach = self.depth * REACH;
         let from = self.front.saturating_sub(reach);
         let again = if from == 0 { reach.min(self.pages - self.front) } else { 0 };
@@ -54,7 +168,7 @@ impl Backward {
     }
 
     /// Follows the walk to the pages that are new. Returns `false` once it has ended, or does not pay.
-    pub fn follow(&mut self, new: &[Run], now: Duration) -> bool {
+    fn follow(&mut self, new: &[Run], now: Duration) -> bool {
         let [ahead, again] = self.ahead();
         let first = |range: &Run| new.iter().find(|run| run.end() > range.at && run.at < range.end()).map(|run| run.at);
         if let Some(front) = first(&ahead).map(|at| at.max(ahead.at)) {
@@ -78,7 +192,7 @@ impl Backward {
     }
 
     /// Pages to read now: each run is what is missing of one block of 2 MiB of the file, in which the mapping begins at page `offset`.
-    pub fn ask(&mut self, offset: u64) -> Vec<Run> {
+    fn ask(&mut self, offset: u64) -> Vec<Run> {
         let mut ask = self.ask_again(offset);
         ask.extend(self.ask_ahead(offset));
         ask
@@ -101,12 +215,12 @@ impl Backward {
     }
 
     /// Pages a second, before and now.
-    pub fn progress(&self, now: Duration) -> (f64, f64) {
+    fn progress(&self, now: Duration) -> (f64, f64) {
         (self.before, self.passed as f64 / now.saturating_sub(self.began).as_secs_f64().max(1e-3))
     }
 
     /// How long to wait until the next look: until about a quarter of the depth is used.
-    pub fn pause(&self, now: Duration) -> Duration {
+    fn pause(&self, now: Duration) -> Duration {
         let (_, a_second) = self.progress(now);
         if self.passed == 0 {
             return Duration::from_millis(1);

@@ -1,0 +1,89 @@
+//! Mapping state: what the watcher knows of one mapping. What a pattern knows of it, the pattern has.
+
+use crate::observe::{Mapping, Seen};
+use crate::patterns::Trial;
+use crate::run::{Run, merge};
+use crate::sampling::Looks;
+use std::time::Duration;
+
+/// One mapping, and what is known of it.
+#[derive(Debug)]
+pub struct MappingState {
+    /// What the patterns know it by.
+    pub id: u64,
+    pub mapping: Mapping,
+    /// Pages that the kernel reads ahead on the file's device.
+    pub readahead: u64,
+    pub seen: Option<Seen>,
+    /// The advice that it has of ours, and for which pattern.
+    pub trial: Trial,
+    /// Walks that did not pay are not followed again until then.
+    pub rests_until: Duration,
+    /// New pages of the looks of a sampling round.
+    pub looks: Looks,
+    /// New pages that were found between these looks.
+    pending: Vec<Run>,
+}
+
+/// Runs that are kept for the next look. Beyond this no more are added.
+const PENDING: usize = 16384;
+
+impl MappingState {
+    pub fn new(id: u64, readahead: u64, mapping: Mapping) -> MappingState {
+        MappingState {
+            id,
+            mapping,
+            readahead,
+            seen: None,
+            trial: Trial::default(),
+            rests_until: Duration::ZERO,
+            looks: Looks::default(),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Takes its place in a new list, if it is the same mapping. Its file may have grown.
+    pub fn renew(&mut self, pages: u64) {
+        if self.mapping.pages != pages {
+            self.mapping.pages = pages;
+            self.forget();
+        }
+    }
+
+    pub fn is_of(&self, other: &Mapping) -> bool {
+        let key = |of: &Mapping| (of.at.clone(), of.device, of.inode, of.offset);
+        key(&self.mapping) == key(other)
+    }
+
+    /// Forgets which pages were touched.
+    pub fn forget(&mut self) {
+        self.seen = None;
+        self.pending.clear();
+        self.looks.before.clear();
+    }
+
+    /// Keeps what was found between two looks for the next.
+    pub fn note(&mut self, new: Vec<Run>) {
+        if self.pending.len() < PENDING {
+            self.pending.extend(new);
+        }
+    }
+
+    /// Adds the new pages of a long look, and what was found before it, to those of rounds that were carried: both, if they `count`.
+    pub fn add_long(&mut self, new: Vec<Run>, count: bool) {
+        let new = self.merged(new);
+        if count {
+            self.looks.before = merge(std::mem::take(&mut self.looks.before), new);
+        }
+    }
+
+    /// The new pages of a look, with those that were found before it.
+    pub fn merged(&mut self, new: Vec<Run>) -> Vec<Run> {
+        merge(std::mem::take(&mut self.pending), new)
+    }
+
+    /// Whether the page was mapped when it was last looked at.
+    pub fn has(&self, page: u64) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.has(page))
+    }
+}

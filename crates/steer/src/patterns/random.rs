@@ -1,0 +1,202 @@
+//! Touches at random of more than memory holds. The kernel reads around each miss in vain: MADV_RANDOM, as long as it pays.
+
+use super::trial::{Rate, TRIAL};
+use super::{Each, Pattern, Reach, Trial, Verdict, Wish};
+use crate::mapping::MappingState;
+use crate::run::{Run, WINDOW};
+use crate::sampling::Sample;
+use std::time::Duration;
+
+/// Scattered touches.
+#[derive(Debug)]
+pub struct Random {
+    each: Each<Scattered>,
+    began: Duration,
+    told: Option<Told>,
+}
+
+/// What is known of one mapping.
+#[derive(Debug, Default)]
+struct Scattered {
+    state: State,
+    /// Samples in a row that showed larger pieces than the trial did.
+    larger: u32,
+    /// New pages that a step of touches at random usually shows in a part of the mapping.
+    usual: f64,
+    /// Whether it was ever advised.
+    was_advised: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum State {
+    #[default]
+    Off,
+    /// Advised since then; judged when [`TRIAL`] has passed.
+    Tried(Duration),
+    Kept,
+}
+
+/// When it was advised first, in how many mappings, and touches a second before and after.
+#[derive(Debug)]
+struct Told {
+    at: Duration,
+    mappings: u32,
+    before: f64,
+    after: f64,
+}
+
+/// Pages of a piece from which on pieces are no single touches.
+const PIECE: f64 = 2.0;
+/// Pages read for each window touched from which on the kernel reads in vain.
+const DEAR: f64 = 4.0;
+/// A glance looks at one part in so many.
+const PARTS: u64 = 8;
+/// New pages that must be usual in a part, to tell that they stay away.
+const USUAL: f64 = 24.0;
+
+impl Random {
+    /// `at`: now.
+    pub fn new(at: Duration) -> Random {
+        Random { each: Each::default(), began: at, told: None }
+    }
+}
+
+impl Scattered {
+    fn is_on(&self) -> bool {
+        self.state != State::Off
+    }
+
+    fn judge(&mut self, trial: &mut Trial, sample: &Sample) -> Verdict {
+        match self.state {
+            // A walk gains by the kernel's reading ahead, whatever the touches between it cost.
+            _ if sample.says_something() && sample.shape.is_walked() => Verdict::Over,
+            State::Off => Verdict::Over,
+            State::Tried(since) => self.try_on(since, trial, sample),
+            State::Kept => self.watch(trial, sample),
+        }
+    }
+
+    fn try_on(&mut self, since: Duration, trial: &mut Trial, sample: &Sample) -> Verdict {
+        trial.now.add(sample);
+        // Pieces lose several times over, which shows at once.
+        let are_pieces = sample.says_something() && trial.now.piece() >= PIECE;
+        if sample.whole.at < since + TRIAL && (!are_pieces || pays(trial)) {
+            return Verdict::Stays;
+        }
+        if !pays(trial) {
+            return Verdict::InVain;
+        }
+        self.state = State::Kept;
+        trial.has_paid();
+        Verdict::Stays
+    }
+
+    fn watch(&mut self, trial: &mut Trial, sample: &Sample) -> Verdict {
+        let (tried, piece) = (trial.now.piece(), Rate::of(sample).piece());
+        let is_larger = sample.says_something() && piece >= PIECE && piece >= tried * 1.5;
+        self.larger = if is_larger { self.larger + 1 } else { 0 };
+        if self.larger >= 2 {
+            // The kernel may serve these better: that is measured anew.
+            return Verdict::Over;
+        }
+        if self.larger == 0 {
+            trial.now.add(sample);
+        }
+        Verdict::Stays
+    }
+}
+
+/// Whether more is touched. Under MADV_RANDOM each page of a piece is a fault; before, each window of it.
+fn pays(trial: &Trial) -> bool {
+    let (piece, (before, now)) = (trial.now.piece(), trial.progress());
+    let rates = (before / (1.0 + (piece - 1.0) / WINDOW as f64), now / piece);
+    trial.pays(rates, piece < PIECE)
+}
+
+impl Pattern for Random {
+    fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
+        if self.each.of(one.id).is_on() {
+            sample.touched = touched_in_pieces(&sample.looks.all(), one.mapping.pages);
+        }
+    }
+
+    fn wants(&mut self, one: &mut MappingState, sample: &Sample) -> Option<Wish> {
+        let before = &one.trial.before;
+        let is_dear = !before.has_read() || before.price() >= DEAR;
+        if !sample.shape.is_scattered() || !is_dear || !sample.whole.is_short || sample.whole.fills {
+            return None;
+        }
+        one.trial.now = Rate::default();
+        let own = self.each.of(one.id);
+        (own.state, own.larger) = (State::Tried(sample.whole.at), 0);
+        let why = "scattered touches, most of what is read around them unused: MADV_RANDOM";
+        Some(Wish { why, is_alone: true })
+    }
+
+    fn keeps(&mut self, one: &mut MappingState, sample: &Sample) -> Verdict {
+        let own = self.each.of(one.id);
+        let verdict = own.judge(&mut one.trial, sample);
+        if verdict != Verdict::Stays {
+            own.state = State::Off;
+        }
+        verdict
+    }
+
+    fn answered(&mut self, one: &MappingState, is_given: bool, now: Duration) {
+        let own = self.each.of(one.id);
+        if !is_given {
+            own.state = State::Off;
+            return;
+        }
+        own.usual = 0.0;
+        let at = now - self.began;
+        let told = self.told.get_or_insert(Told { at, mappings: 0, before: 0.0, after: 0.0 });
+        told.mappings += u32::from(!std::mem::replace(&mut own.was_advised, true));
+    }
+
+    /// Touches at random that have stopped where they were usual: a walk may have begun. Only a part of the mapping is looked at.
+    fn glance(&mut self, one: &mut MappingState, reach: &mut Reach) -> bool {
+        let own = self.each.of(one.id);
+        if !own.is_on() || one.seen.is_none() {
+            return false;
+        }
+        let part = one.mapping.pages / PARTS;
+        let new = reach.look(one, part..2 * part);
+        let count = new.iter().map(|run| run.len).sum::<u64>() as f64;
+        let has_stopped = own.usual >= USUAL && count * 4.0 < own.usual;
+        own.usual = if own.usual == 0.0 { count } else { own.usual * 0.8 + count * 0.2 };
+        one.note(new);
+        has_stopped
+    }
+
+    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
+        self.each.keep(is_there);
+    }
+
+    fn tell(&mut self, all: &[MappingState], _: Duration) -> Option<String> {
+        let told = self.told.as_mut()?;
+        for one in all.iter().filter(|one| one.trial.is_on() && self.each.get(one.id).is_some_and(Scattered::is_on)) {
+            let (before, after) = one.trial.progress();
+            // Nothing is known yet of advice just given.
+            (told.before, told.after) = (before, if after > 0.0 { after } else { told.after });
+        }
+        let Told { at, mappings, before, after } = told;
+        let (at, several) = (at.as_secs_f64(), if *mappings == 1 { "" } else { "s" });
+        let now = if *after > 0.0 { format!(" -> {:.1}", *after / 1e3) } else { String::new() };
+        let before = *before / 1e3;
+        Some(format!("random at {at:.1} s in {mappings} mapping{several}: {before:.1}{now} thousand touches a second"))
+    }
+}
+
+/// Pages of runs, in order, without those that adjoin others by chance, as touches at random of a mapping of `pages` do; and the pieces that they
+/// lie in.
+fn touched_in_pieces(runs: &[Run], pages: u64) -> (f64, f64) {
+    let mut end = None;
+    let (mut count, mut pieces) = (0, 0);
+    for run in runs {
+        pieces += u64::from(end != Some(run.at));
+        count += run.len;
+        end = Some(run.end());
+    }
+    (count as f64 * (1.0 - count as f64 / pages.max(count).max(1) as f64), pieces as f64)
+}

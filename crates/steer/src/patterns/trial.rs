@@ -1,0 +1,181 @@
+//! MADV_RANDOM on trial: the advice that one mapping has of ours. One pattern at a time is in charge of it.
+
+use crate::sampling::Sample;
+use std::time::Duration;
+
+/// The advice of a mapping, and what is known of its use.
+#[derive(Debug, Default)]
+pub struct Trial {
+    state: State,
+    /// How long it rests after advice that did not pay: doubled each time.
+    rest: Duration,
+    /// Rates without advice, and under it.
+    pub before: Rate,
+    pub now: Rate,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum State {
+    #[default]
+    Free,
+    /// Left to the kernel, until then.
+    Resting(Duration),
+    /// Advised random for the pattern at this place of the list.
+    Held(usize, Wish),
+}
+
+/// What a pattern wants MADV_RANDOM for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wish {
+    /// What was seen, in words.
+    pub why: &'static str,
+    /// Whether meanwhile no other pattern is followed in this mapping.
+    pub is_alone: bool,
+}
+
+/// What a pattern in charge makes of a sample. After all but the first it is in charge no longer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// The advice stays.
+    Stays,
+    /// The pattern has ended.
+    Over,
+    /// The advice does not pay.
+    InVain,
+    /// The advice stays if another pattern wants it; else it does not pay.
+    Yields,
+}
+
+/// Advice that does not pay shows so after this time.
+pub const TRIAL: Duration = Duration::from_millis(500);
+/// A pattern that is not seen for so long has ended.
+pub const PAUSE: Duration = Duration::from_millis(300);
+const FIRST_REST: Duration = Duration::from_secs(2);
+const LONGEST_REST: Duration = Duration::from_secs(64);
+
+impl Trial {
+    /// Whether the mapping has advice of ours.
+    pub fn is_on(&self) -> bool {
+        self.wish().is_some()
+    }
+
+    /// Whether it has, for a pattern that is alone.
+    pub fn is_alone(&self) -> bool {
+        self.wish().is_some_and(|wish| wish.is_alone)
+    }
+
+    /// Whether it is left to the kernel for a time: advice did not pay, or has just ended, or single touches showed nothing.
+    pub fn is_resting(&self) -> bool {
+        matches!(self.state, State::Resting(_))
+    }
+
+    pub fn wish(&self) -> Option<Wish> {
+        if let State::Held(_, wish) = self.state { Some(wish) } else { None }
+    }
+
+    /// The place of the pattern in charge.
+    pub fn by(&self) -> Option<usize> {
+        if let State::Held(by, _) = self.state { Some(by) } else { None }
+    }
+
+    pub fn hold(&mut self, by: usize, wish: Wish) {
+        self.state = State::Held(by, wish);
+    }
+
+    /// Whether advice may be given now. Faults under advice that has ended are not a new pattern's.
+    pub fn is_free(&mut self, at: Duration) -> bool {
+        match self.state {
+            State::Resting(until) if at < until => return false,
+            State::Resting(_) => (self.state, self.before) = (State::Free, Rate::default()),
+            _ => {}
+        }
+        self.state == State::Free
+    }
+
+    /// Ends the advice: the pattern has ended.
+    pub fn end(&mut self, at: Duration) {
+        self.state = State::Resting(at + PAUSE);
+    }
+
+    /// Ends the advice: it does not pay. The rest is twice as long each time.
+    pub fn give_up(&mut self, at: Duration) {
+        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
+        self.state = State::Resting(at + self.rest);
+    }
+
+    /// It has paid: if it does not some day, the rest is a short one again.
+    pub fn has_paid(&mut self) {
+        self.rest = Duration::ZERO;
+    }
+
+    /// Touches a second, before the advice and now.
+    pub fn progress(&self) -> (f64, f64) {
+        (self.before.touches(), self.now.touches())
+    }
+
+    /// Whether the advice pays: what is counted rises by a tenth, or, where `are_single`, falls by a tenth at most, and what may be chance, while half
+    /// as much is read for each window.
+    pub fn pays(&self, (before, now): (f64, f64), are_single: bool) -> bool {
+        let least = 0.9 - self.before.chance().hypot(self.now.chance());
+        now >= before * 1.1 || are_single && now >= before * least && self.now.price() * 2.0 <= self.before.price()
+    }
+}
+
+/// Windows touched, faults, pages read, pages touched and pieces that they lie in, in a time.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct Rate {
+    windows: f64,
+    faults: f64,
+    read: f64,
+    pages: f64,
+    pieces: f64,
+    seconds: f64,
+}
+
+impl Rate {
+    /// Of one sample.
+    pub fn of(sample: &Sample) -> Rate {
+        let mut rate = Rate::default();
+        rate.add(sample);
+        rate
+    }
+
+    pub fn add(&mut self, sample: &Sample) {
+        // Older samples count less: after a second the sums are halved.
+        let part = if self.seconds > 1.0 { 0.5 } else { 1.0 };
+        let Sample { whole, share, touched, .. } = sample;
+        *self = Rate {
+            windows: self.windows * part + sample.windows as f64,
+            faults: self.faults * part + sample.faults() as f64 * share,
+            read: self.read * part + (whole.cost.read_bytes / crate::PAGE) as f64 * share,
+            pages: self.pages * part + touched.0,
+            pieces: self.pieces * part + touched.1,
+            seconds: self.seconds * part + whole.lasted.as_secs_f64(),
+        };
+    }
+
+    /// Pages of a piece. Under MADV_RANDOM each is a fault; pages beyond that were in memory, and the kernel has mapped them around a touch.
+    pub fn piece(&self) -> f64 {
+        (self.pages.min(self.faults) / self.pieces.max(1.0)).max(1.0)
+    }
+
+    /// Faults a second: each is a touch, where pages are mapped one by one.
+    pub fn touches(&self) -> f64 {
+        self.faults / self.seconds.max(1e-3)
+    }
+
+    /// How far a rate may be off by chance, as a part of it: touches come as they like.
+    fn chance(&self) -> f64 {
+        1.0 / self.faults.max(1.0).sqrt()
+    }
+
+    /// Pages read for each window.
+    pub fn price(&self) -> f64 {
+        self.read / self.windows.max(1.0)
+    }
+
+    /// Whether reads are counted at all.
+    pub fn has_read(&self) -> bool {
+        self.read != 0.0
+    }
+}
