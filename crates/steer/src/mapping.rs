@@ -1,7 +1,7 @@
 //! Mapping state: what the watcher knows of one mapping. What a pattern knows of it, the pattern has.
 
 use crate::observe::{Mapping, Seen};
-use crate::patterns::Trial;
+use crate::patterns::{Id, Trial};
 use crate::run::{Run, merge};
 use crate::sampling::Looks;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct MappingState {
     /// What the patterns know it by.
-    pub id: u64,
+    pub id: Id,
     pub mapping: Mapping,
     /// Pages that the kernel reads ahead on the file's device.
     pub readahead: u64,
@@ -29,9 +29,9 @@ pub struct MappingState {
 const PENDING: usize = 16384;
 
 impl MappingState {
-    pub fn new(id: u64, readahead: u64, mapping: Mapping) -> MappingState {
+    pub fn new(readahead: u64, mapping: Mapping) -> MappingState {
         MappingState {
-            id,
+            id: Id::default(),
             mapping,
             readahead,
             seen: None,

@@ -34,8 +34,6 @@ pub struct Watcher<S, H> {
     hand: H,
     patterns: Patterns,
     mappings: Vec<MappingState>,
-    /// Mappings that there have been.
-    count: u64,
     given: OurAdvice,
     cadence: Cadence,
     /// Counts at the last look, and when that was.
@@ -82,7 +80,6 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
             hand,
             patterns: Patterns::new(at),
             mappings: Vec::new(),
-            count: 0,
             given: OurAdvice::new(ledger, image),
             cadence: Cadence::default(),
             looked: at,
@@ -282,7 +279,7 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
             let all = 0..one.mapping.pages;
             let new = if let Some(seen) = &mut one.seen {
                 let new = self.samples.pages(seen, all);
-                self.patterns.saw(one.id, &new, began);
+                self.patterns.saw(&one.id, &new, began);
                 new
             } else {
                 let seen = one.seen.insert(Seen::nothing(one.mapping.at.start, one.mapping.pages));
@@ -318,12 +315,10 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
                 one.renew(mapping.pages);
                 self.mappings.push(one);
             } else {
-                self.count += 1;
                 let readahead = self.samples.readahead(mapping.device);
-                self.mappings.push(MappingState::new(self.count, readahead, mapping));
+                self.mappings.push(MappingState::new(readahead, mapping));
             }
         }
-        self.patterns.keep(&self.mappings);
         self.given.find(&known, &mut self.samples);
         let mappings = &self.mappings;
         if let Some(readers) = self.hand.readers() {
@@ -421,8 +416,10 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
 
     /// Renews the report.
     fn tell(&mut self) {
-        let (mut words, may_be_cached) = self.patterns.tell(&self.mappings, self.samples.now());
-        words.extend(self.notes.iter().cloned());
+        let done = self.patterns.tell(&self.mappings, self.samples.now());
+        let may_be_cached = done.iter().any(|(_, may_be_cached)| *may_be_cached);
+        let mut words: Vec<String> =
+            done.into_iter().map(|(words, _)| words).chain(self.notes.iter().cloned()).collect();
         if may_be_cached {
             let mapped: u64 = self.mappings.iter().map(|one| one.mapping.bytes()).sum();
             let size = (self.available * PAGE * 3 / 4).min(mapped) >> 20;

@@ -1,12 +1,8 @@
 //! Walks backward, which the kernel reads ahead of in the wrong direction. Readers bring blocks of 2 MiB ahead of them.
 
-use super::{Each, Pattern, Reach};
-use crate::PAGE;
+use super::*;
 use crate::act::Opened;
-use crate::mapping::MappingState;
-use crate::run::{BLOCK, Run, WINDOW};
-use crate::sampling::Sample;
-use std::time::Duration;
+use crate::run::{BLOCK, WINDOW};
 
 /// Walks backward.
 #[derive(Debug, Default)]
@@ -44,12 +40,12 @@ impl Walk {
 
 impl Pattern for Back {
     fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
-        sample.goes_backward = self.each.of(one.id).now.is_some();
+        sample.goes_backward = self.each.of(&one.id).now.is_some();
         sample.is_followed |= sample.goes_backward;
     }
 
     fn begin(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
-        let own = self.each.of(one.id);
+        let own = self.each.of(&one.id);
         let Some(front) = own.shown(sample) else { return };
         if own.now.is_some()
             || one.rests_until > reach.now
@@ -62,7 +58,7 @@ impl Pattern for Back {
     }
 
     fn step(&mut self, one: &mut MappingState, reach: &mut Reach) -> bool {
-        let own = self.each.of(one.id);
+        let own = self.each.of(&one.id);
         let Some(walk) = &mut own.now else { return false };
         let mut new = Vec::new();
         for part in walk.ahead().into_iter().filter(|part| part.len > 0) {
@@ -81,27 +77,19 @@ impl Pattern for Back {
         false
     }
 
-    fn pause(&self, id: u64, now: Duration) -> Option<Duration> {
+    fn pause(&self, id: &Id, now: Duration) -> Option<Duration> {
         Some(self.each.get(id)?.now.as_ref()?.pause(now))
     }
 
-    fn end(&mut self, id: u64) {
+    fn end(&mut self, id: &Id) {
         self.each.of(id).now = None;
     }
 
-    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
-        self.each.keep(is_there);
-    }
-
-    fn tell(&mut self, all: &[MappingState], now: Duration) -> Option<String> {
-        let walk = all.iter().find_map(|one| self.each.get(one.id)?.now.as_ref());
+    fn tell(&mut self, all: &[MappingState], now: Duration) -> Option<(String, bool)> {
+        let walk = all.iter().find_map(|one| self.each.get(&one.id)?.now.as_ref());
         self.told = walk.map(|walk| walk.progress(now)).or(self.told);
         let (before, after) = self.told.map(|(before, after)| (before / 1e3, after / 1e3))?;
-        Some(format!("a walk backward, read ahead: {before:.0} -> {after:.0} thousand pages a second"))
-    }
-
-    fn may_be_cached(&self) -> bool {
-        self.told.is_some()
+        Some((format!("a walk backward, read ahead: {before:.0} -> {after:.0} thousand pages a second"), true))
     }
 }
 

@@ -2,13 +2,7 @@
 //! round. A part of the pages is kept. The rest is read ahead of the walk, and dropped behind it. The kernel alone would drop each page just before it
 //! is wanted again.
 
-use super::{Each, Pattern, Reach};
-use crate::PAGE;
-use crate::mapping::MappingState;
-use crate::run::Run;
-use crate::sampling::Sample;
-use std::ops::Range;
-use std::time::Duration;
+use super::*;
 
 /// Loops.
 #[derive(Debug, Default)]
@@ -19,11 +13,11 @@ pub struct Cyclic {
 }
 
 /// What is known of one mapping.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Loop {
     round: Option<Round>,
-    /// How long it rests after the next loop that does not pay.
-    rest: Duration,
+    /// Loops in a row that did not pay.
+    in_vain: u32,
 }
 
 /// The first rest after a loop that did not pay. Each rest is twice as long as the one before, up to 32 of the first.
@@ -33,25 +27,19 @@ const LEAST_PIECE: u64 = 32;
 /// How long a loop can be left alone.
 const STEP: Duration = Duration::from_millis(4);
 
-impl Default for Loop {
-    fn default() -> Loop {
-        Loop { round: None, rest: REST }
-    }
-}
-
 impl Loop {
     /// Ends a loop that does not pay, or is none. Returns how long to rest.
     fn give_up(&mut self, now: Duration) -> Duration {
         let paid = self.round.take().and_then(|round| round.progress(now)).is_some_and(|(before, now)| now > before);
-        let rest = if paid { REST } else { self.rest };
-        self.rest = (rest * 2).min(REST * 32);
-        rest
+        let times = if paid { 0 } else { self.in_vain.min(5) };
+        self.in_vain = times + 1;
+        REST * 2u32.pow(times)
     }
 }
 
 impl Pattern for Cyclic {
     fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
-        let own = self.each.of(one.id);
+        let own = self.each.of(&one.id);
         let Some(round) = &mut own.round else { return };
         let mut goes_on = true;
         for new in [&sample.looks.before, &sample.looks.first, &sample.looks.second] {
@@ -68,7 +56,7 @@ impl Pattern for Cyclic {
     }
 
     fn begin(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
-        let own = self.each.of(one.id);
+        let own = self.each.of(&one.id);
         let [front] = &sample.shape.fronts[..] else { return };
         let pages = one.mapping.pages;
         let is_fit = pages > reach.available && Round::is_worth(pages, may_keep(reach.available, one.readahead));
@@ -82,7 +70,7 @@ impl Pattern for Cyclic {
     }
 
     fn step(&mut self, one: &mut MappingState, reach: &mut Reach) -> bool {
-        let (own, now) = (self.each.of(one.id), reach.now);
+        let (own, now) = (self.each.of(&one.id), reach.now);
         let Some(round) = own.round.as_mut().filter(|round| round.is_loop()) else { return false };
         let mut new = Vec::new();
         for part in round.ahead() {
@@ -108,30 +96,22 @@ impl Pattern for Cyclic {
     }
 
     /// A walk that has not come round yet is left to the samples.
-    fn pause(&self, id: u64, _: Duration) -> Option<Duration> {
+    fn pause(&self, id: &Id, _: Duration) -> Option<Duration> {
         let round = self.each.get(id)?.round.as_ref()?;
         Some(if round.is_loop() { STEP } else { Duration::MAX })
     }
 
-    fn is_short_lived(&self, id: u64) -> bool {
-        self.each.get(id).is_some_and(|own| own.round.is_some())
+    fn is_short_lived(&self, one: &MappingState) -> bool {
+        self.each.get(&one.id).is_some_and(|own| own.round.is_some())
     }
 
-    fn end(&mut self, id: u64) {
+    fn end(&mut self, id: &Id) {
         self.each.of(id).round = None;
     }
 
-    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
-        self.each.keep(is_there);
-    }
-
-    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<String> {
+    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<(String, bool)> {
         let (before, after) = self.told.map(|(before, after)| (before / 1e3, after / 1e3))?;
-        Some(format!("a loop, a part of it kept: {before:.0} -> {after:.0} thousand pages a second"))
-    }
-
-    fn may_be_cached(&self) -> bool {
-        self.told.is_some()
+        Some((format!("a loop, a part of it kept: {before:.0} -> {after:.0} thousand pages a second"), true))
     }
 }
 

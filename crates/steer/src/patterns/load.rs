@@ -1,16 +1,11 @@
 //! Which pages to bring of a file that a program reads from slow storage: all of them while memory is free, else those that a walk
 //! forward comes to next.
 
-use super::{Each, Pattern, Reach};
-use crate::PAGE;
+use super::*;
 use crate::act::{Opened, PIECE};
 use crate::classify::{is_dense, shape};
-use crate::mapping::MappingState;
 use crate::observe::{Flags, may_load};
-use crate::run::{Run, WINDOW, merge};
-use crate::sampling::Sample;
-use std::ops::Range;
-use std::time::Duration;
+use crate::run::{WINDOW, merge};
 
 /// Loads.
 #[derive(Debug)]
@@ -50,7 +45,7 @@ impl Loads {
     /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
     fn find(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
         let is_slow = sample.is_slow();
-        if !is_slow && self.each.of(one.id).load.is_none() {
+        if !is_slow && self.each.of(&one.id).load.is_none() {
             return;
         }
         let begun = merge(sample.looks.before.clone(), sample.looks.first.clone());
@@ -58,7 +53,7 @@ impl Loads {
         // After a load from this device its next file is likely to be loaded, too: touches that are too few to tell count as dense.
         let goes_on = self.device == Some(one.mapping.device) && !runs.is_empty();
         let is_dense = is_dense(&runs).or(goes_on.then_some(true));
-        let own = self.each.of(one.id);
+        let own = self.each.of(&one.id);
         match is_dense {
             Some(false) if own.load.take().is_some() => {
                 own.rests_until = reach.now + NONE;
@@ -96,13 +91,13 @@ impl Loads {
         };
         if load.is_some() && !reach.only_notes(one, "a load from slow storage, for which readers would be ahead") {
             self.device = Some(one.mapping.device);
-            self.each.of(one.id).load = load;
+            self.each.of(&one.id).load = load;
         }
     }
 
     /// Has the readers read what comes next of one load. `most`: requests at a time, of which `waiting` are not done.
     fn follow(&mut self, one: &mut MappingState, now: Duration, most: usize, waiting: &mut usize, reach: &mut Reach) {
-        let own = self.each.of(one.id);
+        let own = self.each.of(&one.id);
         let Some(load) = own.load.as_mut().filter(|_| one.seen.is_some()) else { return };
         let new = reach.look(one, load.ahead());
         self.next = now + OFTEN.max((reach.samples.now() - now) * LOOKS);
@@ -132,7 +127,7 @@ impl Pattern for Loads {
     fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, reach: &mut Reach) {
         if reach.hand.readers().is_some() {
             self.find(one, sample, reach);
-            sample.is_loaded = self.each.of(one.id).load.is_some();
+            sample.is_loaded = self.each.of(&one.id).load.is_some();
         }
     }
 
@@ -162,32 +157,28 @@ impl Pattern for Loads {
     }
 
     /// Keeps the load up to date. A step decides whether it goes on.
-    fn saw(&mut self, id: u64, new: &[Run], at: Duration) {
+    fn saw(&mut self, id: &Id, new: &[Run], at: Duration) {
         if let Some(load) = &mut self.each.of(id).load {
             load.follow(new, at);
         }
     }
 
-    fn pause(&self, id: u64, _: Duration) -> Option<Duration> {
+    fn pause(&self, id: &Id, _: Duration) -> Option<Duration> {
         self.each.get(id)?.load.as_ref().map(|_| OFTEN)
     }
 
-    fn is_short_lived(&self, id: u64) -> bool {
-        self.each.get(id).is_some_and(|own| own.load.is_some())
+    fn is_short_lived(&self, one: &MappingState) -> bool {
+        self.each.get(&one.id).is_some_and(|own| own.load.is_some())
     }
 
-    fn end(&mut self, id: u64) {
+    fn end(&mut self, id: &Id) {
         self.each.of(id).load = None;
     }
 
-    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
-        self.each.keep(is_there);
-    }
-
-    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<String> {
+    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<(String, bool)> {
         let (pages, most) = self.told;
         let size = (pages * PAGE) >> 20;
-        (pages > 0).then(|| format!("a load from slow storage: {size} MiB brought, {most} requests at a time"))
+        (pages > 0).then(|| (format!("a load from slow storage: {size} MiB brought, {most} requests at a time"), false))
     }
 }
 

@@ -8,7 +8,7 @@
 //! * [`load`](self::load): dense touches of files on slow storage.
 //!
 //! A new pattern is a file here, a line in [`Patterns::new`], and a row in docs/steering.md. It implements [`Pattern`], of which most need `begin`,
-//! `step`, `pause`, `end`, `keep` and `tell` only: see `backward.rs`. What a sample shows stands in `classify.rs`. One that needs MADV_RANDOM on its
+//! `step`, `pause`, `end` and `tell` only: see `backward.rs`. What a sample shows stands in `classify.rs`. One that needs MADV_RANDOM on its
 //! mapping has `wants` and `keeps`, too. The deciding parts ([`Stream`](stride), `Backward`, `Round`, `Load`) do without [`Reach`], so that they can
 //! be tested on made-up touches.
 
@@ -23,6 +23,7 @@ mod trial;
 
 pub use trial::{Trial, Verdict, Wish};
 
+use crate::PAGE;
 use crate::act::{Advice, Hand};
 use crate::given::OurAdvice;
 use crate::mapping::MappingState;
@@ -33,6 +34,7 @@ use crate::watcher::Settings;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// One pattern, in all mappings of a program.
@@ -50,8 +52,8 @@ pub trait Pattern: Debug + Send {
         Verdict::Over
     }
 
-    /// The advice that it wants is on the mapping now, or could not be given.
-    fn answered(&mut self, _: &MappingState, _is_given: bool, _: Duration) {}
+    /// The mapping has the advice that it wants.
+    fn given(&mut self, _: &MappingState, _: Duration) {}
 
     /// Begins to follow what the sample shows.
     fn begin(&mut self, _: &mut MappingState, _: &Sample, _: &mut Reach) {}
@@ -67,7 +69,7 @@ pub trait Pattern: Debug + Send {
     }
 
     /// Learns of a look at a whole mapping, between two steps.
-    fn saw(&mut self, _id: u64, _: &[Run], _: Duration) {}
+    fn saw(&mut self, _: &Id, _: &[Run], _: Duration) {}
 
     /// A glance between two samples: whether it has plainly stopped.
     fn glance(&mut self, _: &mut MappingState, _: &mut Reach) -> bool {
@@ -75,33 +77,35 @@ pub trait Pattern: Debug + Send {
     }
 
     /// For how long a mapping in which it follows something can be left alone.
-    fn pause(&self, _id: u64, _: Duration) -> Option<Duration> {
+    fn pause(&self, _: &Id, _: Duration) -> Option<Duration> {
         None
     }
 
     /// Whether what it does in a mapping may be over in a moment.
-    fn is_short_lived(&self, _id: u64) -> bool {
+    fn is_short_lived(&self, _: &MappingState) -> bool {
         false
     }
 
     /// Ends what is followed in a mapping.
-    fn end(&mut self, _id: u64) {}
+    fn end(&mut self, _: &Id) {}
 
-    /// Forgets mappings that are gone.
-    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool);
+    /// What was done, in words, if anything was; and whether the engine, which serves such walks at the device's speed, may do better.
+    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<(String, bool)>;
+}
 
-    /// What was done, in words, if anything was.
-    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<String>;
+/// What tells a mapping from others: it lasts as long as the mapping's state.
+#[derive(Debug, Default)]
+pub struct Id(Arc<()>);
 
-    /// Whether the engine, which serves such walks at the device's speed, may do better.
-    fn may_be_cached(&self) -> bool {
-        false
+impl Id {
+    fn key(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 }
 
-/// What a pattern knows of each mapping.
+/// What a pattern knows of each mapping. What it knew of those that are gone is forgotten with the next that comes.
 #[derive(Debug)]
-pub struct Each<T>(BTreeMap<u64, T>);
+pub struct Each<T>(BTreeMap<usize, (Weak<()>, T)>);
 
 impl<T> Default for Each<T> {
     fn default() -> Each<T> {
@@ -110,20 +114,19 @@ impl<T> Default for Each<T> {
 }
 
 impl<T: Default> Each<T> {
-    fn of(&mut self, id: u64) -> &mut T {
-        self.0.entry(id).or_default()
+    fn of(&mut self, id: &Id) -> &mut T {
+        if !self.0.contains_key(&id.key()) {
+            self.0.retain(|_, (id, _)| id.strong_count() > 0);
+        }
+        &mut self.0.entry(id.key()).or_insert_with(|| (Arc::downgrade(&id.0), T::default())).1
     }
 
-    fn get(&self, id: u64) -> Option<&T> {
-        self.0.get(&id)
+    fn get(&self, id: &Id) -> Option<&T> {
+        self.0.get(&id.key()).map(|(_, own)| own)
     }
 
     fn all(&self) -> impl Iterator<Item = &T> {
-        self.0.values()
-    }
-
-    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
-        self.0.retain(|id, _| is_there(*id));
+        self.0.values().filter(|(id, _)| id.strong_count() > 0).map(|(_, own)| own)
     }
 }
 
@@ -153,9 +156,9 @@ impl Reach<'_> {
 
     /// In a dry run, notes what would be done. Returns whether this is one.
     pub fn only_notes(&mut self, one: &MappingState, what: &str) -> bool {
-        let line = format!("{}: {what}", one.mapping.path);
-        if self.settings.is_dry && !self.notes.contains(&line) && self.notes.len() < NOTES {
-            self.notes.push(line);
+        if self.settings.is_dry && self.notes.len() < NOTES {
+            let line = format!("{}: {what}", one.mapping.path);
+            self.notes.extend((!self.notes.contains(&line)).then_some(line));
         }
         self.settings.is_dry
     }
@@ -199,11 +202,11 @@ impl Patterns {
     /// New advice, if the mapping should have another.
     pub fn judge(&mut self, one: &mut MappingState, sample: &Sample) -> Option<Advice> {
         let at = sample.whole.at;
-        let Some(by) = one.trial.by() else {
+        let Some((by, _)) = one.trial.held else {
             if !one.trial.is_free(at) || !sample.says_something() {
                 return None;
             }
-            one.trial.before.add(sample);
+            one.trial.before = one.trial.before.and(sample);
             return self.is_wanted(one, sample).then_some(Advice::Random);
         };
         match self.0[by].keeps(one, sample) {
@@ -217,22 +220,25 @@ impl Patterns {
 
     fn is_wanted(&mut self, one: &mut MappingState, sample: &Sample) -> bool {
         let found = self.0.iter_mut().enumerate().find_map(|(by, pattern)| Some((by, pattern.wants(one, sample)?)));
-        found.inspect(|(by, wish)| one.trial.hold(*by, *wish)).is_some()
+        one.trial.held = found.or(one.trial.held);
+        found.is_some()
     }
 
     /// Gives the mapping the advice that a pattern wants.
     pub fn advise(&mut self, one: &mut MappingState, reach: &mut Reach) {
-        let (Some(by), Some(wish)) = (one.trial.by(), one.trial.wish()) else { return };
+        let Some((by, wish)) = one.trial.held else { return };
         let is_given = reach.given.is_on(&one.mapping)
             || reach.may_act(one)
                 && !reach.only_notes(one, wish.why)
                 && reach.given.give(&one.mapping, reach.samples, reach.hand);
-        self.0[by].answered(one, is_given, reach.now);
         if !is_given {
             one.trial = Trial::default();
             one.rests_until = reach.now + AGAIN;
-        } else if wish.is_alone {
-            self.0.iter_mut().for_each(|pattern| pattern.end(one.id));
+            return;
+        }
+        self.0[by].given(one, reach.now);
+        if wish.is_alone {
+            self.0.iter_mut().for_each(|pattern| pattern.end(&one.id));
         }
     }
 
@@ -254,7 +260,7 @@ impl Patterns {
     }
 
     /// Each learns of a look at a whole mapping.
-    pub fn saw(&mut self, id: u64, new: &[Run], at: Duration) {
+    pub fn saw(&mut self, id: &Id, new: &[Run], at: Duration) {
         self.0.iter_mut().for_each(|pattern| pattern.saw(id, new, at));
     }
 
@@ -269,23 +275,16 @@ impl Patterns {
 
     /// How long all that is followed can be left alone. `None` if nothing is followed.
     pub fn pause(&self, all: &[MappingState], at: Duration) -> Option<Duration> {
-        all.iter().flat_map(|one| self.0.iter().filter_map(move |pattern| pattern.pause(one.id, at))).min()
+        all.iter().flat_map(|one| self.0.iter().filter_map(move |pattern| pattern.pause(&one.id, at))).min()
     }
 
     /// Whether something may be over in a moment.
     pub fn is_short_lived(&self, all: &[MappingState]) -> bool {
-        all.iter().any(|one| self.0.iter().any(|pattern| pattern.is_short_lived(one.id)))
+        all.iter().any(|one| self.0.iter().any(|pattern| pattern.is_short_lived(one)))
     }
 
-    /// Forgets mappings that are gone.
-    pub fn keep(&mut self, all: &[MappingState]) {
-        let is_there = |id: u64| all.iter().any(|one| one.id == id);
-        self.0.iter_mut().for_each(|pattern| pattern.keep(&is_there));
-    }
-
-    /// What was done, in words, and whether the engine may do better.
-    pub fn tell(&mut self, all: &[MappingState], at: Duration) -> (Vec<String>, bool) {
-        let words = self.0.iter_mut().filter_map(|pattern| pattern.tell(all, at)).collect();
-        (words, self.0.iter().any(|pattern| pattern.may_be_cached()))
+    /// What was done, in words, and of each whether the engine may do better.
+    pub fn tell(&mut self, all: &[MappingState], at: Duration) -> Vec<(String, bool)> {
+        self.0.iter_mut().filter_map(|pattern| pattern.tell(all, at)).collect()
     }
 }

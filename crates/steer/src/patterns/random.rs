@@ -1,11 +1,8 @@
 //! Touches at random of more than memory holds. The kernel reads around each miss in vain: MADV_RANDOM, as long as it pays.
 
 use super::trial::{Rate, TRIAL};
-use super::{Each, Pattern, Reach, Trial, Verdict, Wish};
-use crate::mapping::MappingState;
-use crate::run::{Run, WINDOW};
-use crate::sampling::Sample;
-use std::time::Duration;
+use super::*;
+use crate::run::WINDOW;
 
 /// Scattered touches.
 #[derive(Debug)]
@@ -18,22 +15,14 @@ pub struct Random {
 /// What is known of one mapping.
 #[derive(Debug, Default)]
 struct Scattered {
-    state: State,
+    /// Advised since then, and not judged yet: it is when [`TRIAL`] has passed.
+    tried: Option<Duration>,
     /// Samples in a row that showed larger pieces than the trial did.
     larger: u32,
     /// New pages that a step of touches at random usually shows in a part of the mapping.
     usual: f64,
     /// Whether it was ever advised.
     was_advised: bool,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
-enum State {
-    #[default]
-    Off,
-    /// Advised since then; judged when [`TRIAL`] has passed.
-    Tried(Duration),
-    Kept,
 }
 
 /// When it was advised first, in how many mappings, and touches a second before and after.
@@ -45,6 +34,8 @@ struct Told {
     after: f64,
 }
 
+const WISH: Wish =
+    Wish { why: "scattered touches, most of what is read around them unused: MADV_RANDOM", is_alone: true };
 /// Pages of a piece from which on pieces are no single touches.
 const PIECE: f64 = 2.0;
 /// Pages read for each window touched from which on the kernel reads in vain.
@@ -62,22 +53,8 @@ impl Random {
 }
 
 impl Scattered {
-    fn is_on(&self) -> bool {
-        self.state != State::Off
-    }
-
-    fn judge(&mut self, trial: &mut Trial, sample: &Sample) -> Verdict {
-        match self.state {
-            // A walk gains by the kernel's reading ahead, whatever the touches between it cost.
-            _ if sample.says_something() && sample.shape.is_walked() => Verdict::Over,
-            State::Off => Verdict::Over,
-            State::Tried(since) => self.try_on(since, trial, sample),
-            State::Kept => self.watch(trial, sample),
-        }
-    }
-
     fn try_on(&mut self, since: Duration, trial: &mut Trial, sample: &Sample) -> Verdict {
-        trial.now.add(sample);
+        trial.now = trial.now.and(sample);
         // Pieces lose several times over, which shows at once.
         let are_pieces = sample.says_something() && trial.now.piece() >= PIECE;
         if sample.whole.at < since + TRIAL && (!are_pieces || pays(trial)) {
@@ -86,13 +63,13 @@ impl Scattered {
         if !pays(trial) {
             return Verdict::InVain;
         }
-        self.state = State::Kept;
+        self.tried = None;
         trial.has_paid();
         Verdict::Stays
     }
 
     fn watch(&mut self, trial: &mut Trial, sample: &Sample) -> Verdict {
-        let (tried, piece) = (trial.now.piece(), Rate::of(sample).piece());
+        let (tried, piece) = (trial.now.piece(), Rate::default().and(sample).piece());
         let is_larger = sample.says_something() && piece >= PIECE && piece >= tried * 1.5;
         self.larger = if is_larger { self.larger + 1 } else { 0 };
         if self.larger >= 2 {
@@ -100,7 +77,7 @@ impl Scattered {
             return Verdict::Over;
         }
         if self.larger == 0 {
-            trial.now.add(sample);
+            trial.now = trial.now.and(sample);
         }
         Verdict::Stays
     }
@@ -115,7 +92,7 @@ fn pays(trial: &Trial) -> bool {
 
 impl Pattern for Random {
     fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
-        if self.each.of(one.id).is_on() {
+        if one.trial.is_for(WISH) {
             sample.touched = touched_in_pieces(&sample.looks.all(), one.mapping.pages);
         }
     }
@@ -127,27 +104,23 @@ impl Pattern for Random {
             return None;
         }
         one.trial.now = Rate::default();
-        let own = self.each.of(one.id);
-        (own.state, own.larger) = (State::Tried(sample.whole.at), 0);
-        let why = "scattered touches, most of what is read around them unused: MADV_RANDOM";
-        Some(Wish { why, is_alone: true })
+        let own = self.each.of(&one.id);
+        (own.tried, own.larger) = (Some(sample.whole.at), 0);
+        Some(WISH)
     }
 
     fn keeps(&mut self, one: &mut MappingState, sample: &Sample) -> Verdict {
-        let own = self.each.of(one.id);
-        let verdict = own.judge(&mut one.trial, sample);
-        if verdict != Verdict::Stays {
-            own.state = State::Off;
+        let own = self.each.of(&one.id);
+        match own.tried {
+            // A walk gains by the kernel's reading ahead, whatever the touches between it cost.
+            _ if sample.says_something() && sample.shape.is_walked() => Verdict::Over,
+            Some(since) => own.try_on(since, &mut one.trial, sample),
+            None => own.watch(&mut one.trial, sample),
         }
-        verdict
     }
 
-    fn answered(&mut self, one: &MappingState, is_given: bool, now: Duration) {
-        let own = self.each.of(one.id);
-        if !is_given {
-            own.state = State::Off;
-            return;
-        }
+    fn given(&mut self, one: &MappingState, now: Duration) {
+        let own = self.each.of(&one.id);
         own.usual = 0.0;
         let at = now - self.began;
         let told = self.told.get_or_insert(Told { at, mappings: 0, before: 0.0, after: 0.0 });
@@ -156,8 +129,8 @@ impl Pattern for Random {
 
     /// Touches at random that have stopped where they were usual: a walk may have begun. Only a part of the mapping is looked at.
     fn glance(&mut self, one: &mut MappingState, reach: &mut Reach) -> bool {
-        let own = self.each.of(one.id);
-        if !own.is_on() || one.seen.is_none() {
+        let own = self.each.of(&one.id);
+        if !one.trial.is_for(WISH) || one.seen.is_none() {
             return false;
         }
         let part = one.mapping.pages / PARTS;
@@ -169,13 +142,9 @@ impl Pattern for Random {
         has_stopped
     }
 
-    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
-        self.each.keep(is_there);
-    }
-
-    fn tell(&mut self, all: &[MappingState], _: Duration) -> Option<String> {
+    fn tell(&mut self, all: &[MappingState], _: Duration) -> Option<(String, bool)> {
         let told = self.told.as_mut()?;
-        for one in all.iter().filter(|one| one.trial.is_on() && self.each.get(one.id).is_some_and(Scattered::is_on)) {
+        for one in all.iter().filter(|one| one.trial.is_for(WISH)) {
             let (before, after) = one.trial.progress();
             // Nothing is known yet of advice just given.
             (told.before, told.after) = (before, if after > 0.0 { after } else { told.after });
@@ -184,7 +153,8 @@ impl Pattern for Random {
         let (at, several) = (at.as_secs_f64(), if *mappings == 1 { "" } else { "s" });
         let now = if *after > 0.0 { format!(" -> {:.1}", *after / 1e3) } else { String::new() };
         let before = *before / 1e3;
-        Some(format!("random at {at:.1} s in {mappings} mapping{several}: {before:.1}{now} thousand touches a second"))
+        let place = format!("random at {at:.1} s in {mappings} mapping{several}");
+        Some((format!("{place}: {before:.1}{now} thousand touches a second"), false))
     }
 }
 

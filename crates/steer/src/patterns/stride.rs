@@ -1,12 +1,8 @@
 //! Walks in strides, of which the kernel finds none. Single touches show under MADV_RANDOM only; then page by page is read ahead.
 
 use super::trial::{PAUSE, Rate, TRIAL};
-use super::{Each, Pattern, Reach, Trial, Verdict, Wish};
+use super::*;
 use crate::classify::{Front, WIDE};
-use crate::mapping::MappingState;
-use crate::run::Run;
-use crate::sampling::Sample;
-use std::time::Duration;
 
 /// Strides.
 #[derive(Debug, Default)]
@@ -17,37 +13,31 @@ pub struct Stride {
 }
 
 /// What is known of one mapping.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Strides {
-    probe: Probe,
+    /// Advised so that single touches show, or as a walk in strides was seen, since then.
+    since: Duration,
+    is_seen: bool,
     /// When strides were seen last.
     ordered: Duration,
     streams: Vec<Stream>,
-    /// Touches to read ahead of a walk at most.
-    window: u64,
+    /// How often the window of the next stream was halved: reading ahead was in vain.
+    halved: u32,
     /// Streams in a row that were no walk.
     in_vain: u32,
-    /// Until when strides are taken for chance, and for how long the next time.
+    /// Until when strides are taken for chance, and how often they were.
     chance_until: Duration,
-    chance_for: Duration,
+    chances: u32,
 }
 
-/// What MADV_RANDOM is on for.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Probe {
-    Off,
-    /// So that single touches show, since then.
-    Looked(Duration),
-    /// A walk in strides is read ahead of page by page, since then.
-    Strided(Duration),
-}
-
+const WISH: Wish = Wish { why: "a walk that waits: single touches looked at under MADV_RANDOM", is_alone: false };
 /// A look under MADV_RANDOM lasts so long at most; where it showed neither order nor chance, so much longer.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 const LONGER_LOOK: Duration = Duration::from_millis(200);
-/// Touches to read ahead of a walk, at least and at most.
+/// Touches to read ahead of a walk, at least and at most, and how often the most may be halved.
 const WINDOW: u64 = 64;
 const WIDEST: u64 = 4096;
+const HALVED: u32 = (WIDEST / WINDOW).ilog2();
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
 /// Touches that make sure of a stride.
@@ -59,42 +49,19 @@ const CHANCE: Duration = Duration::from_secs(4);
 /// Where nothing can be read ahead, it is tried again after so long.
 const REST: Duration = Duration::from_secs(10);
 
-impl Default for Strides {
-    fn default() -> Strides {
-        Strides {
-            probe: Probe::Off,
-            ordered: Duration::ZERO,
-            streams: Vec::new(),
-            window: WIDEST,
-            in_vain: 0,
-            chance_until: Duration::ZERO,
-            chance_for: CHANCE,
-        }
-    }
-}
-
 impl Strides {
-    fn judge(&mut self, trial: &mut Trial, sample: &Sample) -> Verdict {
+    fn look(&self, sample: &Sample) -> Verdict {
         let (at, shape) = (sample.whole.at, &sample.shape);
-        if sample.says_something() && shape.has_strides() && !shape.is_blurred {
-            return self.go_on(trial, sample);
+        if sample.says_something() && shape.is_scattered() && sample.whole.is_short && !sample.whole.fills {
+            // Touches at random, perhaps.
+            return Verdict::Yields;
         }
-        match self.probe {
-            Probe::Looked(_) if sample.says_something() && shape.is_scattered() && wants_more(sample) => {
-                Verdict::Yields
-            }
-            Probe::Looked(since) => {
-                let is_told = shape.is_scattered() || !shape.fronts.is_empty();
-                match at < since + if is_told { LONGEST_LOOK } else { LONGER_LOOK } {
-                    true => Verdict::Stays,
-                    // Pages that are in memory already show no single touches.
-                    false if !sample.waits() => Verdict::Over,
-                    false => Verdict::InVain,
-                }
-            }
-            // The walk may have come to an end of the file, and may begin anew.
-            Probe::Strided(_) if at < self.ordered + PAUSE => Verdict::Stays,
-            Probe::Strided(_) | Probe::Off => Verdict::Over,
+        let is_told = shape.is_scattered() || !shape.fronts.is_empty();
+        match at < self.since + if is_told { LONGEST_LOOK } else { LONGER_LOOK } {
+            true => Verdict::Stays,
+            // Pages that are in memory already show no single touches.
+            false if !sample.waits() => Verdict::Over,
+            false => Verdict::InVain,
         }
     }
 
@@ -102,13 +69,13 @@ impl Strides {
     fn go_on(&mut self, trial: &mut Trial, sample: &Sample) -> Verdict {
         let at = sample.whole.at;
         self.ordered = at;
-        if let Probe::Looked(_) = self.probe {
+        if !std::mem::replace(&mut self.is_seen, true) {
             trial.now = Rate::default();
-            self.probe = Probe::Strided(at);
+            self.since = at;
         }
-        trial.now.add(sample);
-        let is_tried = matches!(self.probe, Probe::Strided(since) if at < since + TRIAL);
-        if is_tried || trial.pays(trial.progress(), true) { Verdict::Stays } else { Verdict::InVain }
+        trial.now = trial.now.and(sample);
+        let stays = at < self.since + TRIAL || trial.pays(trial.progress(), true);
+        if stays { Verdict::Stays } else { Verdict::InVain }
     }
 
     fn is_new(&self, front: &Front) -> bool {
@@ -120,7 +87,7 @@ impl Strides {
     fn account(&mut self, (steps, unused): (u64, u64)) {
         self.in_vain = if steps < SURE { self.in_vain + 1 } else { 0 };
         // Reading in vain makes the next walk's window smaller.
-        self.window = if unused > steps { (self.window / 2).max(WINDOW) } else { (self.window * 2).min(WIDEST) };
+        self.halved = if unused > steps { (self.halved + 1).min(HALVED) } else { self.halved.saturating_sub(1) };
     }
 
     /// Takes strides for chance for a time, if too many were no walk.
@@ -128,20 +95,15 @@ impl Strides {
         if self.in_vain >= CHANCES {
             self.streams.clear();
             self.in_vain = 0;
-            self.chance_until = now + self.chance_for;
-            self.chance_for = (self.chance_for * 2).min(CHANCE * 16);
+            self.chance_until = now + CHANCE * 2u32.pow(self.chances.min(4));
+            self.chances += 1;
         }
     }
 }
 
-/// Whether touches at random would be advised where memory is as it is.
-fn wants_more(sample: &Sample) -> bool {
-    sample.whole.is_short && !sample.whole.fills
-}
-
 impl Pattern for Stride {
     fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
-        if sample.whole.at < self.each.of(one.id).chance_until {
+        if sample.whole.at < self.each.of(&one.id).chance_until {
             sample.shape = std::mem::take(&mut sample.shape).without_strides();
         }
     }
@@ -153,40 +115,39 @@ impl Pattern for Stride {
         if shape.is_scattered() || !is_seen {
             return None;
         }
-        self.each.of(one.id).probe = Probe::Looked(sample.whole.at);
-        Some(Wish { why: "a walk that waits: single touches looked at under MADV_RANDOM", is_alone: false })
+        let own = self.each.of(&one.id);
+        (own.since, own.is_seen) = (sample.whole.at, false);
+        Some(WISH)
     }
 
     fn keeps(&mut self, one: &mut MappingState, sample: &Sample) -> Verdict {
-        let own = self.each.of(one.id);
-        let verdict = own.judge(&mut one.trial, sample);
-        if verdict != Verdict::Stays {
-            own.probe = Probe::Off;
-        }
-        verdict
-    }
-
-    fn answered(&mut self, one: &MappingState, is_given: bool, _: Duration) {
-        if !is_given {
-            self.each.of(one.id).probe = Probe::Off;
+        let (own, shape) = (self.each.of(&one.id), &sample.shape);
+        match own.is_seen {
+            _ if sample.says_something() && shape.has_strides() && !shape.is_blurred => {
+                own.go_on(&mut one.trial, sample)
+            }
+            false => own.look(sample),
+            // The walk may have come to an end of the file, and may begin anew.
+            true if sample.whole.at < own.ordered + PAUSE => Verdict::Stays,
+            true => Verdict::Over,
         }
     }
 
     fn begin(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
-        let own = self.each.of(one.id);
+        let own = self.each.of(&one.id);
         if one.rests_until > reach.now {
             return;
         }
         for front in &sample.shape.fronts {
             if own.is_new(front) && reach.may_act(one) && !reach.only_notes(one, "strides, which would be read ahead") {
                 let most = (reach.available / 8).max(WINDOW) / (own.streams.len() as u64 + 1);
-                own.streams.push(Stream::new(front, one.mapping.pages, most.min(own.window), reach.now));
+                own.streams.push(Stream::new(front, one.mapping.pages, most.min(WIDEST >> own.halved), reach.now));
             }
         }
     }
 
     fn step(&mut self, one: &mut MappingState, reach: &mut Reach) -> bool {
-        let (own, mut ended) = (self.each.of(one.id), false);
+        let (own, mut ended) = (self.each.of(&one.id), false);
         for mut stream in std::mem::take(&mut own.streams) {
             let ahead = stream.ahead();
             let new = reach.look(one, ahead.at..ahead.end());
@@ -206,36 +167,22 @@ impl Pattern for Stride {
         ended
     }
 
-    fn pause(&self, id: u64, now: Duration) -> Option<Duration> {
+    fn pause(&self, id: &Id, now: Duration) -> Option<Duration> {
         self.each.get(id)?.streams.iter().map(|stream| stream.pause(now)).min()
     }
 
-    fn is_short_lived(&self, id: u64) -> bool {
-        self.each.get(id).is_some_and(|own| matches!(own.probe, Probe::Looked(_)))
+    fn is_short_lived(&self, one: &MappingState) -> bool {
+        one.trial.is_for(WISH) && self.each.get(&one.id).is_some_and(|own| !own.is_seen)
     }
 
-    fn end(&mut self, id: u64) {
+    fn end(&mut self, id: &Id) {
         self.each.of(id).streams.clear();
     }
 
-    fn keep(&mut self, is_there: &dyn Fn(u64) -> bool) {
-        self.each.keep(is_there);
-    }
-
-    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<String> {
-        let touches = self.touches();
-        (touches > 0).then(|| format!("strides, read ahead: {touches} touches"))
-    }
-
-    fn may_be_cached(&self) -> bool {
-        self.touches() > 0
-    }
-}
-
-impl Stride {
-    fn touches(&self) -> u64 {
+    fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<(String, bool)> {
         let streams = self.each.all().flat_map(|own| &own.streams);
-        self.told + streams.map(|stream| stream.account().0).sum::<u64>()
+        let touches = self.told + streams.map(|stream| stream.account().0).sum::<u64>();
+        (touches > 0).then(|| (format!("strides, read ahead: {touches} touches"), true))
     }
 }
 

@@ -26,7 +26,7 @@ impl Default for Case {
             pages: 1 << 18,
             may_grow: false,
         };
-        Case { patterns: Patterns::new(Duration::ZERO), one: MappingState::new(1, 32, mapping) }
+        Case { patterns: Patterns::new(Duration::ZERO), one: MappingState::new(32, mapping) }
     }
 }
 

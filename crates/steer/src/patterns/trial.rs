@@ -6,22 +6,15 @@ use std::time::Duration;
 /// The advice of a mapping, and what is known of its use.
 #[derive(Debug, Default)]
 pub struct Trial {
-    state: State,
+    /// The place of the pattern in charge in the list, and what it wants the advice for. `None`: there is no advice of ours.
+    pub held: Option<(usize, Wish)>,
+    /// The mapping is left to the kernel until then: advice did not pay, or has just ended, or single touches showed nothing.
+    rests_until: Option<Duration>,
     /// How long it rests after advice that did not pay: doubled each time.
     rest: Duration,
     /// Rates without advice, and under it.
     pub before: Rate,
     pub now: Rate,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
-enum State {
-    #[default]
-    Free,
-    /// Left to the kernel, until then.
-    Resting(Duration),
-    /// Advised random for the pattern at this place of the list.
-    Held(usize, Wish),
 }
 
 /// What a pattern wants MADV_RANDOM for.
@@ -56,51 +49,41 @@ const LONGEST_REST: Duration = Duration::from_secs(64);
 impl Trial {
     /// Whether the mapping has advice of ours.
     pub fn is_on(&self) -> bool {
-        self.wish().is_some()
+        self.held.is_some()
+    }
+
+    /// Whether it has for this.
+    pub fn is_for(&self, wish: Wish) -> bool {
+        self.held.is_some_and(|(_, held)| held == wish)
     }
 
     /// Whether it has, for a pattern that is alone.
     pub fn is_alone(&self) -> bool {
-        self.wish().is_some_and(|wish| wish.is_alone)
+        self.held.is_some_and(|(_, wish)| wish.is_alone)
     }
 
-    /// Whether it is left to the kernel for a time: advice did not pay, or has just ended, or single touches showed nothing.
+    /// Whether it is left to the kernel for a time.
     pub fn is_resting(&self) -> bool {
-        matches!(self.state, State::Resting(_))
-    }
-
-    pub fn wish(&self) -> Option<Wish> {
-        if let State::Held(_, wish) = self.state { Some(wish) } else { None }
-    }
-
-    /// The place of the pattern in charge.
-    pub fn by(&self) -> Option<usize> {
-        if let State::Held(by, _) = self.state { Some(by) } else { None }
-    }
-
-    pub fn hold(&mut self, by: usize, wish: Wish) {
-        self.state = State::Held(by, wish);
+        self.rests_until.is_some()
     }
 
     /// Whether advice may be given now. Faults under advice that has ended are not a new pattern's.
     pub fn is_free(&mut self, at: Duration) -> bool {
-        match self.state {
-            State::Resting(until) if at < until => return false,
-            State::Resting(_) => (self.state, self.before) = (State::Free, Rate::default()),
-            _ => {}
+        if self.rests_until.is_some_and(|until| until <= at) {
+            (self.rests_until, self.before) = (None, Rate::default());
         }
-        self.state == State::Free
+        self.rests_until.is_none()
     }
 
     /// Ends the advice: the pattern has ended.
     pub fn end(&mut self, at: Duration) {
-        self.state = State::Resting(at + PAUSE);
+        (self.held, self.rests_until) = (None, Some(at + PAUSE));
     }
 
     /// Ends the advice: it does not pay. The rest is twice as long each time.
     pub fn give_up(&mut self, at: Duration) {
         self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
-        self.state = State::Resting(at + self.rest);
+        (self.held, self.rests_until) = (None, Some(at + self.rest));
     }
 
     /// It has paid: if it does not some day, the rest is a short one again.
@@ -133,25 +116,18 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Of one sample.
-    pub fn of(sample: &Sample) -> Rate {
-        let mut rate = Rate::default();
-        rate.add(sample);
-        rate
-    }
-
-    pub fn add(&mut self, sample: &Sample) {
+    pub fn and(self, sample: &Sample) -> Rate {
         // Older samples count less: after a second the sums are halved.
         let part = if self.seconds > 1.0 { 0.5 } else { 1.0 };
         let Sample { whole, share, touched, .. } = sample;
-        *self = Rate {
+        Rate {
             windows: self.windows * part + sample.windows as f64,
             faults: self.faults * part + sample.faults() as f64 * share,
             read: self.read * part + (whole.cost.read_bytes / crate::PAGE) as f64 * share,
             pages: self.pages * part + touched.0,
             pieces: self.pieces * part + touched.1,
             seconds: self.seconds * part + whole.lasted.as_secs_f64(),
-        };
+        }
     }
 
     /// Pages of a piece. Under MADV_RANDOM each is a fault; pages beyond that were in memory, and the kernel has mapped them around a touch.
