@@ -22,6 +22,7 @@ mod inside;
 mod mapping;
 pub mod observe;
 mod patterns;
+mod program;
 mod report;
 pub mod requirements;
 mod run;

@@ -3,6 +3,7 @@
 use crate::observe::{Mapping, Seen};
 use crate::patterns::{Id, Trial};
 use crate::run::{Run, merge};
+use crate::sampler::Samples;
 use crate::sampling::Looks;
 use std::time::Duration;
 
@@ -42,17 +43,25 @@ impl MappingState {
         }
     }
 
-    /// Takes its place in a new list, if it is the same mapping. Its file may have grown.
-    pub fn renew(&mut self, pages: u64) {
-        if self.mapping.pages != pages {
-            self.mapping.pages = pages;
+    /// A mapping that may be the same. Its file may have grown.
+    fn renewed(mut self, mapping: &Mapping) -> MappingState {
+        if self.mapping.pages != mapping.pages {
+            self.mapping.pages = mapping.pages;
             self.forget();
         }
+        self
     }
 
-    pub fn is_of(&self, other: &Mapping) -> bool {
+    fn is_of(&self, other: &Mapping) -> bool {
         let key = |of: &Mapping| (of.at.clone(), of.device, of.inode, of.offset);
         key(&self.mapping) == key(other)
+    }
+
+    /// Looks at all of it. Returns the new pages, or `None` if it is the first look.
+    pub fn look(&mut self, samples: &mut dyn Samples) -> Option<Vec<Run>> {
+        let (start, pages, is_first) = (self.mapping.at.start, self.mapping.pages, self.seen.is_none());
+        let new = samples.pages(self.seen.get_or_insert_with(|| Seen::nothing(start, pages)), 0..pages);
+        (!is_first).then_some(new)
     }
 
     /// Forgets which pages were touched.
@@ -86,4 +95,14 @@ impl MappingState {
     pub fn has(&self, page: u64) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.has(page))
     }
+}
+
+/// The mappings that there are now, with what is known of those that were there before.
+pub fn listed(mut before: Vec<MappingState>, samples: &mut dyn Samples) -> Vec<MappingState> {
+    let found = samples.mappings().into_iter();
+    let state = |mapping: Mapping| match before.iter().position(|one| one.is_of(&mapping)) {
+        Some(index) => before.swap_remove(index).renewed(&mapping),
+        None => MappingState::new(samples.readahead(mapping.device), mapping),
+    };
+    found.map(state).collect()
 }

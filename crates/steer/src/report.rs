@@ -45,6 +45,17 @@ impl Report {
         self.version.store(odd + 1, Ordering::Release);
     }
 
+    /// Replaces the line by what patterns have done, each with whether the engine, by a cache of `size` bytes, may do better, and by `notes`.
+    pub(crate) fn tell(&self, done: &[(String, bool)], notes: &[String], size: u64) {
+        let may_be_cached = done.iter().any(|(_, may_be_cached)| *may_be_cached);
+        let cache = may_be_cached.then(|| format!("--cache {}MiB may serve it faster", size >> 20));
+        let words: Vec<&str> =
+            done.iter().map(|(words, _)| words).chain(notes).chain(&cache).map(String::as_str).collect();
+        if !words.is_empty() {
+            self.set(&words.join("; "));
+        }
+    }
+
     /// Copies the line to `into`, and returns its length in bytes. Returns 0 if nothing was done.
     pub fn read(&self, into: &mut [u8; BYTES]) -> usize {
         for _ in 0..1000 {
