@@ -28,6 +28,8 @@ pub mod requirements;
 mod run;
 mod sampler;
 mod sampling;
+mod settings;
+mod trial;
 pub mod warm;
 mod watcher;
 
@@ -39,7 +41,8 @@ pub use report::Report;
 pub use run::Run;
 pub use sampler::{Sampler, Samples};
 pub use sampling::Looks;
-pub use watcher::{Settings, Watcher};
+pub use settings::Settings;
+pub use watcher::Watcher;
 
 /// Bytes in a page.
 pub(crate) const PAGE: u64 = 4096;

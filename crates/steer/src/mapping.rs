@@ -1,11 +1,26 @@
 //! Mapping state: what the watcher knows of one mapping. What a pattern knows of it, the pattern has.
 
 use crate::observe::{Mapping, Seen};
-use crate::patterns::{Id, Trial};
 use crate::run::{Run, merge};
 use crate::sampler::Samples;
-use crate::sampling::Looks;
+use crate::sampling::{Looks, Sample, Whole};
+use crate::trial::Trial;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+/// What tells a mapping from others: it lasts as long as the mapping's state.
+#[derive(Debug, Default)]
+pub struct Id(Arc<()>);
+
+impl Id {
+    pub fn key(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    pub fn weak(&self) -> Weak<()> {
+        Arc::downgrade(&self.0)
+    }
+}
 
 /// One mapping, and what is known of it.
 #[derive(Debug)]
@@ -89,6 +104,14 @@ impl MappingState {
     /// The new pages of a look, with those that were found before it.
     pub fn merged(&mut self, new: Vec<Run>) -> Vec<Run> {
         merge(std::mem::take(&mut self.pending), new)
+    }
+
+    /// What a round has shown of it.
+    pub fn sample(&mut self, whole: Whole) -> Sample {
+        let mut looks = std::mem::take(&mut self.looks);
+        let last = looks.second.clone();
+        looks.second = self.merged(looks.second);
+        Sample::of(looks, last, whole)
     }
 
     /// Whether the page was mapped when it was last looked at.

@@ -5,12 +5,13 @@ use crate::act::{Advice, Hand};
 use crate::given::{Given, OurAdvice};
 use crate::mapping::{MappingState, listed};
 use crate::observe::{Spent, Waited};
-use crate::patterns::{Patterns, Reach, Trial};
+use crate::patterns::{Patterns, Reach};
 use crate::report::Report;
 use crate::run::Run;
 use crate::sampler::Samples;
-use crate::sampling::{Cadence, EFFORT, Sample, Whole, fills};
-use crate::watcher::Settings;
+use crate::sampling::{Cadence, EFFORT, Looks, Sample, Whole, fills};
+use crate::settings::Settings;
+use crate::trial::Trial;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,6 +109,11 @@ impl<S: Samples, H: Hand> Program<S, H> {
         self.samples.processor_time() - spent
     }
 
+    /// What the looks of a round have shown.
+    pub fn looks(&mut self) -> Vec<&mut Looks> {
+        self.mappings.iter_mut().map(|one| &mut one.looks).collect()
+    }
+
     /// Learns what is mapped and how much memory there is. `false` where there is nothing to look at.
     pub fn prepare(&mut self) -> bool {
         if self.samples.now() >= self.lists_next {
@@ -140,7 +146,7 @@ impl<S: Samples, H: Hand> Program<S, H> {
         let touched = self.mappings.iter().map(|one| one.looks.windows()).sum();
         let waited = if self.hand.readers().is_some() { self.samples.waited() } else { Waited::default() };
         let mut whole = Whole { at, lasted, cost: *cost, waited, touched, ..Whole::default() };
-        let mut samples: Vec<Sample> = self.mappings.iter_mut().map(|one| Sample::of(one, whole)).collect();
+        let mut samples: Vec<Sample> = self.mappings.iter_mut().map(|one| one.sample(whole)).collect();
         self.reach_at(at, |patterns, all, reach| {
             all.iter_mut().zip(&mut samples).for_each(|(one, sample)| patterns.learn(one, sample, reach));
         });

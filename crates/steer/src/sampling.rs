@@ -3,7 +3,6 @@
 
 use crate::PAGE;
 use crate::classify::{Shape, shape};
-use crate::mapping::MappingState;
 use crate::observe::{Spent, Waited};
 use crate::run::{Run, merge, windows};
 use std::time::Duration;
@@ -113,11 +112,8 @@ const FEW: u64 = 10;
 const WAITS: f64 = 10.0;
 
 impl Sample {
-    /// Of the looks at a mapping, which it loses.
-    pub fn of(one: &mut MappingState, whole: Whole) -> Sample {
-        let mut looks = std::mem::take(&mut one.looks);
-        let last = looks.second.clone();
-        looks.second = one.merged(looks.second);
+    /// Of the looks at a mapping. `last`: the second short one alone.
+    pub fn of(looks: Looks, last: Vec<Run>, whole: Whole) -> Sample {
         let (shape, windows) = looks.shape();
         Sample { whole, looks, last, shape, windows, ..Sample::default() }
     }
@@ -261,15 +257,15 @@ impl Cadence {
     /// to tell anything, and are carried into the next: the device may be slow. `is_single`: single pages may be read.
     pub fn complete(
         &mut self,
-        mappings: &mut [MappingState],
+        looks: Vec<&mut Looks>,
         cost: &Spent,
         lasted: Duration,
         is_single: bool,
     ) -> Option<(Spent, Duration)> {
         let (cost, lasted) = (cost.and(&self.carried.0), lasted + self.carried.1);
         let patience = if is_single { PATIENCE.1 } else { PATIENCE.0 };
-        if lasted < patience && mappings.iter().map(|one| one.looks.windows()).sum::<u64>() < ENOUGH {
-            mappings.iter_mut().for_each(|one| one.looks.carry());
+        if lasted < patience && looks.iter().map(|looks| looks.windows()).sum::<u64>() < ENOUGH {
+            looks.into_iter().for_each(Looks::carry);
             self.carried = (cost, lasted);
             return None;
         }

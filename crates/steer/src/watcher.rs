@@ -10,21 +10,9 @@ use crate::report::Report;
 use crate::run::Run;
 use crate::sampler::Samples;
 use crate::sampling::{CALM, CALMEST, Cadence, EFFORT, is_wrong};
+use crate::settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Permissions of a watcher.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Settings {
-    /// Advice of the program's own that is plainly wrong may be replaced.
-    pub overrides: bool,
-    /// Only loads from slow storage are helped.
-    pub only_loads: bool,
-    /// A dry run: nothing is done, and the report says what would be.
-    pub is_dry: bool,
-    /// The processes descend from the calling one.
-    pub descends: bool,
-}
 
 /// Watches one program and steers its mappings.
 #[derive(Debug)]
@@ -121,8 +109,7 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
         let (last_cost, last) = self.spend()?;
         let is_single = self.program.settings.overrides || self.program.mappings.iter().any(|one| one.trial.is_alone());
         let cost = last_cost.and(&cost);
-        if let Some((cost, lasted)) = self.cadence.complete(&mut self.program.mappings, &cost, last + lasted, is_single)
-        {
+        if let Some((cost, lasted)) = self.cadence.complete(self.program.looks(), &cost, last + lasted, is_single) {
             let given = self.program.given.count();
             let read = self.spent.read_bytes / PAGE;
             self.program.judge(&cost, lasted, read, &mut self.cadence);

@@ -19,22 +19,20 @@ mod random;
 mod stride;
 #[cfg(test)]
 mod tests;
-mod trial;
-
-pub use trial::{Trial, Verdict, Wish};
 
 use crate::PAGE;
 use crate::act::{Advice, Hand};
 use crate::given::OurAdvice;
-use crate::mapping::MappingState;
+use crate::mapping::{Id, MappingState};
 use crate::run::Run;
 use crate::sampler::Samples;
 use crate::sampling::Sample;
-use crate::watcher::Settings;
+use crate::settings::Settings;
+use crate::trial::{Trial, Verdict, Wish};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 /// One pattern, in all mappings of a program.
@@ -93,16 +91,6 @@ pub trait Pattern: Debug + Send {
     fn tell(&mut self, _: &[MappingState], _: Duration) -> Option<(String, bool)>;
 }
 
-/// What tells a mapping from others: it lasts as long as the mapping's state.
-#[derive(Debug, Default)]
-pub struct Id(Arc<()>);
-
-impl Id {
-    fn key(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
-}
-
 /// What a pattern knows of each mapping. What it knew of those that are gone is forgotten with the next that comes.
 #[derive(Debug)]
 pub struct Each<T>(BTreeMap<usize, (Weak<()>, T)>);
@@ -118,7 +106,7 @@ impl<T: Default> Each<T> {
         if !self.0.contains_key(&id.key()) {
             self.0.retain(|_, (id, _)| id.strong_count() > 0);
         }
-        &mut self.0.entry(id.key()).or_insert_with(|| (Arc::downgrade(&id.0), T::default())).1
+        &mut self.0.entry(id.key()).or_insert_with(|| (id.weak(), T::default())).1
     }
 
     fn get(&self, id: &Id) -> Option<&T> {

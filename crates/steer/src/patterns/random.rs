@@ -1,8 +1,8 @@
 //! Touches at random of more than memory holds. The kernel reads around each miss in vain: MADV_RANDOM, as long as it pays.
 
-use super::trial::{Rate, TRIAL};
 use super::*;
 use crate::run::WINDOW;
+use crate::trial::{Rate, TRIAL};
 
 /// Scattered touches.
 #[derive(Debug)]

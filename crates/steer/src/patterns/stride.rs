@@ -1,8 +1,8 @@
 //! Walks in strides, of which the kernel finds none. Single touches show under MADV_RANDOM only; then page by page is read ahead.
 
-use super::trial::{PAUSE, Rate, TRIAL};
 use super::*;
 use crate::classify::{Front, WIDE};
+use crate::trial::{PAUSE, Rate, TRIAL};
 
 /// Strides.
 #[derive(Debug, Default)]
