@@ -24,8 +24,8 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 /// How often the thread looks whether the program has given up rights.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// Bytes that a turn may allocate.
-const TURN: usize = 4 << 20;
+/// Bytes that a sampling round may allocate.
+const ROUND: usize = 4 << 20;
 
 /// One line of what the thread of [`start`] has seen and done so far, or why it has ended; `None` if that is nothing.
 ///
@@ -125,11 +125,11 @@ fn steer(rights: Option<Rights>) {
     REPORT.set(end.unwrap_or("steering has ended: /proc cannot be read"));
 }
 
-/// Whether there is memory for a turn: an allocation that fails would end the program. Not by the allocator, which would keep some.
+/// Whether there is memory for a sampling round: an allocation that fails would end the program. Not by the allocator, which would keep some.
 fn has_memory() -> bool {
     // SAFETY: the kernel chooses the place, and nobody uses it.
     unsafe {
-        let made = mmap_anonymous(null_mut(), TURN, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        made.is_ok_and(|at| munmap(at, TURN).is_ok())
+        let made = mmap_anonymous(null_mut(), ROUND, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        made.is_ok_and(|at| munmap(at, ROUND).is_ok())
     }
 }

@@ -290,16 +290,16 @@ pub fn is_wrong(cost: &Spent, lasted: Duration) -> bool {
     cost.major_faults as f64 > FAULTS * seconds || (cost.read_bytes / PAGE) as f64 > READ * seconds
 }
 
-/// Whether memory is about to be full of a program's files, of which it can hold a good part. `room`: pages of files that fit into memory; `extent`:
+/// Whether memory is about to be full of a program's files, of which it can hold a good part. `available`: pages of files that fit into memory; `extent`:
 /// pages that the touches extend over; `all`: pages that the program has had read since it began, of which `read` in the time `lasted`. Until memory
 /// is full, what is read around a touch displaces nothing, and is touched later with the likelihood with which it stays.
-pub fn fills(room: u64, extent: u64, all: u64, read: u64, lasted: Duration) -> bool {
+pub fn fills(available: u64, extent: u64, all: u64, read: u64, lasted: Duration) -> bool {
     /// Touches at single pages hit less often than with read-around as long as memory fills. At a quarter that costs as much as smaller reads save.
     const GOOD_PART: f64 = 3.0 / 8.0;
     /// It pays only if it is over soon.
     const SOON: f64 = 1.0;
-    let left = room.saturating_sub(all) as f64;
-    left > 0.0 && room as f64 >= extent as f64 * GOOD_PART && left * lasted.as_secs_f64() <= read as f64 * SOON
+    let left = available.saturating_sub(all) as f64;
+    left > 0.0 && available as f64 >= extent as f64 * GOOD_PART && left * lasted.as_secs_f64() <= read as f64 * SOON
 }
 
 #[cfg(test)]

@@ -297,25 +297,25 @@ impl Load {
         self.next = if self.next + pages >= self.pages { 0 } else { self.next + pages };
     }
 
-    /// Pages that may be asked for now, from the next one on. At most `room` pages of a load may be asked for and not touched yet.
-    fn may_ask(&mut self, room: u64) -> u64 {
+    /// Pages that may be asked for now, from the next one on. At most `available` pages of a load may be asked for and not touched yet.
+    fn may_ask(&mut self, available: u64) -> u64 {
         match self.what {
             What::Whole { left, brought, touched } => {
                 if self.next >= self.pages {
                     self.next = 0;
                 }
-                if brought < touched + room { left.min(self.pages - self.next) } else { 0 }
+                if brought < touched + available { left.min(self.pages - self.next) } else { 0 }
             }
             What::Walk { front, window } if self.next < front + window => self.pages.saturating_sub(self.next),
             What::Walk { .. } => 0,
         }
     }
 
-    /// Pieces to bring now, at most `count`. At most `room` pages of a load may be asked for and not touched yet.
-    fn ask(&mut self, room: u64, count: usize) -> Vec<Run> {
+    /// Pieces to bring now, at most `count`. At most `available` pages of a load may be asked for and not touched yet.
+    fn ask(&mut self, available: u64, count: usize) -> Vec<Run> {
         let mut ask = Vec::new();
         while ask.len() < count {
-            let len = PIECE.min(self.may_ask(room));
+            let len = PIECE.min(self.may_ask(available));
             if len == 0 {
                 break;
             }
@@ -329,10 +329,10 @@ impl Load {
     }
 }
 
-/// Pages that may be brought ahead of a walk: an eighth of the `room` that files can have, and 32 MiB at most, which keep the fastest
+/// Pages that may be brought ahead of a walk: an eighth of those that are `available` to files, and 32 MiB at most, which keep the fastest
 /// of slow storage busy.
-fn window(room: u64) -> u64 {
-    (room / 8).min(8192)
+fn window(available: u64) -> u64 {
+    (available / 8).min(8192)
 }
 
 /// Whether storage is slow for a program whose threads slept so long in `faults` faults, which touched so many windows and read so many

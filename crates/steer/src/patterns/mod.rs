@@ -1,15 +1,15 @@
 //! Patterns of touches, a file each. A pattern owns what it knows: of each mapping ([`Each`]), and of the program. It is given samples, and acts by
 //! [`Reach`].
 //!
-//! * [`random`](self::random): scattered touches, for which the kernel reads around in vain.
-//! * [`backward`](self::backward): a walk backward, which the kernel reads ahead of in the wrong direction.
-//! * [`stride`](self::stride): touches at equal distances, of which the kernel finds none.
-//! * [`cyclic`](self::cyclic): a walk forward that starts again at its beginning, over more than memory holds.
-//! * [`load`](self::load): dense touches of files on slow storage.
+//! * `random.rs`: scattered touches, for which the kernel reads around in vain.
+//! * `backward.rs`: a walk backward, which the kernel reads ahead of in the wrong direction.
+//! * `stride.rs`: touches at equal distances, of which the kernel finds none.
+//! * `cyclic.rs`: a walk forward that starts again at its beginning, over more than memory holds.
+//! * `load.rs`: dense touches of files on slow storage.
 //!
 //! A new pattern is a file here, a line in [`Patterns::new`], and a row in docs/steering.md. It implements [`Pattern`], of which most need `begin`,
 //! `step`, `pause`, `end` and `tell` only: see `backward.rs`. What a sample shows stands in `classify.rs`. One that needs MADV_RANDOM on its
-//! mapping has `wants` and `keeps`, too. The deciding parts ([`Stream`](stride), `Backward`, `Round`, `Load`) do without [`Reach`], so that they can
+//! mapping has `wants` and `keeps`, too. The parts that decide (`Stream`, `Backward`, `Round`, `Load`) do without [`Reach`], so that they can
 //! be tested on made-up touches.
 
 mod backward;
