@@ -91,7 +91,8 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
             return Some(true);
         }
         self.program.take_back();
-        if !self.cadence.is_first() && self.is_calm(&cost, lasted) {
+        let is_acting = is_wrong(&cost, lasted) || self.program.is_acting();
+        if !self.cadence.is_first() && !is_acting && !self.program.is_waiting(&cost, lasted) {
             self.program.let_go();
             return Some(self.cadence.calm(lasted));
         }
@@ -179,11 +180,6 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
         let has_changed = self.program.reach(|patterns, all, reach| patterns.glance(all, reach));
         self.glances_next = self.program.samples.now() + (self.program.samples.processor_time() - spent) * EFFORT;
         has_changed
-    }
-
-    /// Whether nothing is wrong, and nothing is done that has to be looked after.
-    fn is_calm(&mut self, cost: &Spent, lasted: Duration) -> bool {
-        !is_wrong(cost, lasted) && !self.program.is_acting() && !self.program.is_waiting(cost, lasted)
     }
 
     fn look_thrice(&mut self, is_soon: bool, has_changed: bool, nap: &mut impl FnMut(Duration) -> bool) -> Option<()> {

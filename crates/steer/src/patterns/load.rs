@@ -6,6 +6,7 @@ use crate::act::{Opened, PIECE};
 use crate::classify::{is_dense, shape};
 use crate::observe::{Flags, may_load};
 use crate::run::{WINDOW, merge};
+use crate::sampling::Whole;
 
 /// Loads.
 #[derive(Debug)]
@@ -44,7 +45,8 @@ impl Loads {
 
     /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
     fn find(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
-        let is_slow = sample.is_slow();
+        let Whole { waited, touched, cost, .. } = sample.whole;
+        let is_slow = is_slow(waited.slept, waited.faults, touched, cost.read_bytes);
         if !is_slow && self.each.of(&one.id).load.is_none() {
             return;
         }
@@ -179,14 +181,6 @@ impl Pattern for Loads {
         let (pages, most) = self.told;
         let size = (pages * PAGE) >> 20;
         (pages > 0).then(|| (format!("a load from slow storage: {size} MiB brought, {most} requests at a time"), false))
-    }
-}
-
-impl Sample {
-    /// Whether the storage is slow.
-    fn is_slow(&self) -> bool {
-        let waited = self.whole.waited;
-        is_slow(waited.slept, waited.faults, self.whole.touched, self.whole.cost.read_bytes)
     }
 }
 

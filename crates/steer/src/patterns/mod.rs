@@ -92,14 +92,8 @@ pub trait Pattern: Debug + Send {
 }
 
 /// What a pattern knows of each mapping. What it knew of those that are gone is forgotten with the next that comes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Each<T>(BTreeMap<usize, (Weak<()>, T)>);
-
-impl<T> Default for Each<T> {
-    fn default() -> Each<T> {
-        Each(BTreeMap::new())
-    }
-}
 
 impl<T: Default> Each<T> {
     fn of(&mut self, id: &Id) -> &mut T {
