@@ -84,6 +84,11 @@ impl Seen {
         Seen { start, bits, pages }
     }
 
+    /// The mapping's address.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
     /// Whether page `page` was mapped.
     pub fn has(&self, page: u64) -> bool {
         page < self.pages && self.bits[(page / 64) as usize] >> (page % 64) & 1 != 0
