@@ -14,6 +14,8 @@ pub struct Front {
     pub stride: i64,
     /// Pages from the first touch that belongs to it to the last.
     pub span: u64,
+    /// Pages of a touch, where single ones show; 1 in a walk.
+    pub width: u64,
 }
 
 /// The pattern that two looks showed.
@@ -264,7 +266,11 @@ fn front(shape: &mut Shape, pieces: &[Piece], step: i64) {
     let [Some(first), Some(second)] = means(pieces) else { return };
     let (start, end) = (pieces[0].at, pieces[pieces.len() - 1].end() - 1);
     let (at, stride) = if second > first { (end, step) } else { (start, -step) };
-    shape.fronts.push(Front { at, stride, span: end - start });
+    let mut widths: Vec<u64> = pieces.iter().map(|piece| piece.len).collect();
+    widths.sort_unstable();
+    // A whole window is what the kernel maps around a single touch.
+    let width = Some(widths[widths.len() / 2]).filter(|width| *width < WINDOW && step > 1).unwrap_or(1);
+    shape.fronts.push(Front { at, stride, span: end - start, width });
 }
 
 #[cfg(test)]
@@ -311,10 +317,10 @@ mod tests {
     fn a_walk_has_a_direction() {
         let (low, high) = ([Run { at: 5000, len: 400 }], [Run { at: 5400, len: 300 }]);
         let up = shape(&low, &high);
-        assert_eq!(up.fronts, [Front { at: 5699, stride: 1, span: 699 }]);
+        assert_eq!(up.fronts, [Front { at: 5699, stride: 1, span: 699, width: 1 }]);
         assert_eq!(up.scattered, 0);
         let down = shape(&high, &low);
-        assert_eq!(down.fronts, [Front { at: 5000, stride: -1, span: 699 }]);
+        assert_eq!(down.fronts, [Front { at: 5000, stride: -1, span: 699, width: 1 }]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::patterns::{Patterns, Reach};
 use crate::report::Report;
 use crate::run::Run;
 use crate::sampler::Samples;
-use crate::sampling::{Cadence, EFFORT, Looks, Sample, Whole, fills};
+use crate::sampling::{Cadence, EFFORT, Looks, Sample, Whole, fills, is_slow, pages_read};
 use crate::settings::Settings;
 use crate::trial::Trial;
 use std::sync::Arc;
@@ -109,6 +109,12 @@ impl<S: Samples, H: Hand> Program<S, H> {
         self.samples.processor_time() - spent
     }
 
+    /// Whether new advice may do harm.
+    pub fn is_tried(&self) -> bool {
+        let at = self.samples.now();
+        self.mappings.iter().any(|one| one.trial.is_new(at))
+    }
+
     /// What the looks of a round have shown.
     pub fn looks(&mut self) -> Vec<&mut Looks> {
         self.mappings.iter_mut().map(|one| &mut one.looks).collect()
@@ -139,9 +145,9 @@ impl<S: Samples, H: Hand> Program<S, H> {
         }
     }
 
-    /// Classifies what the looks have shown, and asks the patterns. The round has `cost` this and has `lasted` so long; `read`: pages that the program has
-    /// had read since it began.
-    pub fn judge(&mut self, cost: &Spent, lasted: Duration, read: u64, cadence: &mut Cadence) {
+    /// Classifies what the looks have shown, and asks the patterns. The round has `cost` this and has `lasted` so long; `spent`: since the program
+    /// began.
+    pub fn judge(&mut self, cost: &Spent, lasted: Duration, spent: &Spent, cadence: &mut Cadence) {
         let at = self.samples.now();
         let touched = self.mappings.iter().map(|one| one.looks.windows()).sum();
         let waited = if self.hand.readers().is_some() { self.samples.waited() } else { Waited::default() };
@@ -157,7 +163,11 @@ impl<S: Samples, H: Hand> Program<S, H> {
         }
         let extent = samples.iter().map(|sample| sample.looks.extent()).sum();
         whole.is_short = extent > self.available;
-        whole.fills = fills(self.available, extent, read, cost.read_bytes / PAGE, lasted);
+        let readahead = self.mappings.iter().map(|one| one.readahead).max().unwrap_or(0);
+        let read = |cost| pages_read(cost, readahead, spent.read_bytes > 0);
+        whole.read = read(cost);
+        whole.is_slow = is_slow(whole.read, lasted);
+        whole.fills = fills(self.available, extent, read(spent), whole.read, lasted);
         for (index, sample) in samples.iter_mut().enumerate().filter(|(_, sample)| !sample.is_loaded) {
             (sample.whole, sample.share) = (whole, sample.windows as f64 / windows.max(1) as f64);
             self.ask(index, sample);

@@ -72,6 +72,8 @@ pub struct Whole {
     pub lasted: Duration,
     /// What the program's faults cost meanwhile.
     pub cost: Spent,
+    /// Pages that it had read meanwhile ([`pages_read`]).
+    pub read: u64,
     /// How long its threads waited, if there are readers to help.
     pub waited: Waited,
     /// Windows that its looks showed, of all mappings.
@@ -80,6 +82,8 @@ pub struct Whole {
     pub is_short: bool,
     /// Whether memory is about to be full ([`fills`]).
     pub fills: bool,
+    /// Whether storage makes wait for each request, not for each page ([`is_slow`]).
+    pub is_slow: bool,
 }
 
 /// What a round showed of one mapping.
@@ -129,6 +133,16 @@ impl Sample {
         !self.is_followed && waited * WAITS >= self.windows as f64
     }
 
+    /// Whether the program waits at half of the windows: the kernel does not find what it touches next.
+    pub fn waits_often(&self) -> bool {
+        self.whole.cost.major_faults as f64 * self.share * 2.0 >= self.windows as f64
+    }
+
+    /// Whether windows beside one that was waited for are touched, too.
+    pub fn has_neighbours(&self) -> bool {
+        self.windows as f64 > self.whole.cost.major_faults as f64 * self.share * 1.25
+    }
+
     /// All faults of the program. (Windows tell less: in a window that was touched before, a new page may be gone again by the next look.)
     pub fn faults(&self) -> u64 {
         self.whole.cost.major_faults + self.whole.cost.minor_faults
@@ -156,6 +170,8 @@ const SOON: u32 = 20;
 const LOOKS: u32 = 3;
 /// A round lasts so many times as long as its looks take: they cost 0.7 % of a processor.
 pub(crate) const EFFORT: u32 = 150;
+/// The same while advice is tried.
+const EAGER: u32 = 10;
 /// After so many rounds without a fault the program is idle: nothing is looked at until there are faults.
 const IDLE: u32 = 20;
 /// The first rounds after a calm time: they are short, whatever their looks cost.
@@ -200,14 +216,15 @@ impl Cadence {
         self.soon > 0 && self.is_watching
     }
 
-    /// How long to wait before the long look. `is_short_lived`: what is followed may be over in a moment.
-    pub fn long(&self, is_short_lived: bool) -> Duration {
+    /// How long to wait before the long look. `is_short_lived`: what is followed may be over in a moment; `is_tried`: advice may do harm.
+    pub fn long(&self, is_short_lived: bool, is_tried: bool) -> Duration {
         match self.is_watching {
             _ if self.idle >= IDLE => CALMEST,
             true if self.soon > 0 => Duration::ZERO,
             // The first look is only a base for the next: the sooner the better.
             false if self.quiet.is_zero() => Duration::from_millis(1),
             false => CALM,
+            true if is_tried => SHORT.max(self.cost * LOOKS * EAGER).min(LONG),
             // At first a quick answer matters more than its cost.
             true if is_short_lived || self.rounds < FIRST => LONG,
             true => LONG.max(self.cost * LOOKS * EFFORT),
@@ -290,7 +307,13 @@ pub fn is_wrong(cost: &Spent, lasted: Duration) -> bool {
     cost.major_faults as f64 > FAULTS * seconds || (cost.read_bytes / PAGE) as f64 > READ * seconds
 }
 
-/// Whether memory is about to be full of a program's files, of which it can hold a good part. `available`: pages of files that fit into memory; `extent`:
+/// Pages that a program had read. A file system that counts no reads (FUSE) is not one without: there each fault that waits reads as much as the
+/// kernel reads ahead.
+pub fn pages_read(cost: &Spent, readahead: u64, is_counted: bool) -> u64 {
+    if is_counted { cost.read_bytes / PAGE } else { cost.major_faults * readahead.max(1) }
+}
+
+/// Whether memory is not full yet, and it is better to wait until it is. `available`: pages of files that fit into memory; `extent`:
 /// pages that the touches extend over; `all`: pages that the program has had read since it began, of which `read` in the time `lasted`. Until memory
 /// is full, what is read around a touch displaces nothing, and is touched later with the likelihood with which it stays.
 pub fn fills(available: u64, extent: u64, all: u64, read: u64, lasted: Duration) -> bool {
@@ -299,7 +322,16 @@ pub fn fills(available: u64, extent: u64, all: u64, read: u64, lasted: Duration)
     /// It pays only if it is over soon.
     const SOON: f64 = 1.0;
     let left = available.saturating_sub(all) as f64;
-    left > 0.0 && available as f64 >= extent as f64 * GOOD_PART && left * lasted.as_secs_f64() <= read as f64 * SOON
+    let is_soon = available as f64 >= extent as f64 * GOOD_PART && left * lasted.as_secs_f64() <= read as f64 * SOON;
+    left > 0.0 && (is_soon || is_slow(read, lasted))
+}
+
+/// Whether storage makes wait for each request, not for each page, where so many pages were read: to read one page takes about as long as to read
+/// around it.
+pub fn is_slow(read: u64, lasted: Duration) -> bool {
+    /// Pages in a second.
+    const FAST: f64 = 60_000.0;
+    read > 0 && (read as f64) < FAST * lasted.as_secs_f64()
 }
 
 #[cfg(test)]
@@ -312,7 +344,8 @@ mod tests {
         assert!(fills(60_000, 120_000, 10_000, 10_000, tenth));
         assert!(!fills(60_000, 120_000, 60_000, 10_000, tenth), "it is full");
         assert!(!fills(30_000, 120_000, 10_000, 10_000, tenth), "of a quarter");
-        assert!(!fills(60_000, 120_000, 1000, 1000, tenth), "not soon");
+        assert!(fills(30_000, 120_000, 1000, 1000, tenth), "slow storage");
+        assert!(!fills(3_000_000, 6_000_000, 8000, 8000, tenth), "not soon");
         assert!(!fills(60_000, 120_000, 0, 0, tenth), "what is read is not told");
     }
 }

@@ -15,6 +15,10 @@ pub struct Trial {
     /// Rates without advice, and under it.
     pub before: Rate,
     pub now: Rate,
+    /// When the pattern in charge began.
+    since: Duration,
+    /// Whether storage was slow then: it gains nothing by reading less.
+    is_slow: bool,
 }
 
 /// What a pattern wants MADV_RANDOM for.
@@ -47,6 +51,17 @@ const FIRST_REST: Duration = Duration::from_secs(2);
 const LONGEST_REST: Duration = Duration::from_secs(64);
 
 impl Trial {
+    /// The pattern at this place of the list is in charge, for what the sample shows.
+    pub fn begin(&mut self, by: usize, wish: Wish, sample: &Sample) {
+        self.held = Some((by, wish));
+        (self.since, self.is_slow, self.now) = (sample.whole.at, sample.whole.is_slow, Rate::default());
+    }
+
+    /// Whether the advice is so new that it may still do harm.
+    pub fn is_new(&self, at: Duration) -> bool {
+        self.is_on() && at < self.since + TRIAL
+    }
+
     /// Whether the mapping has advice of ours.
     pub fn is_on(&self) -> bool {
         self.held.is_some()
@@ -80,9 +95,11 @@ impl Trial {
         (self.held, self.rests_until) = (None, Some(at + PAUSE));
     }
 
-    /// Ends the advice: it does not pay. The rest is twice as long each time.
+    /// Ends the advice: it does not pay. The rest is twice as long each time, and longer where storage is slow: there is less to gain, and a trial
+    /// takes longer.
     pub fn give_up(&mut self, at: Duration) {
-        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
+        let first = if self.is_slow { FIRST_REST * 4 } else { FIRST_REST };
+        self.rest = (self.rest * 2).clamp(first, LONGEST_REST);
         (self.held, self.rests_until) = (None, Some(at + self.rest));
     }
 
@@ -96,11 +113,22 @@ impl Trial {
         (self.before.touches(), self.now.touches())
     }
 
-    /// Whether the advice pays: what is counted rises by a tenth, or, where `are_single`, falls by a tenth at most, and what may be chance, while half
-    /// as much is read for each window.
+    /// Whether the advice plainly does harm: what is counted falls by a third, and what may be chance.
+    pub fn harms(&self, rates: (f64, f64)) -> bool {
+        self.falls(rates, 2.0 / 3.0)
+    }
+
+    /// Whether what is counted falls to a part of what it was, and what may be chance.
+    pub fn falls(&self, (before, now): (f64, f64), to: f64) -> bool {
+        now < before * (to - self.before.chance().hypot(self.now.chance()))
+    }
+
+    /// Whether the advice pays: what is counted rises by a tenth, or, where `are_single`, does not fall but by what may be chance, while half as much is
+    /// read for each window. Slow storage gains nothing by reading less.
     pub fn pays(&self, (before, now): (f64, f64), are_single: bool) -> bool {
-        let least = 0.9 - self.before.chance().hypot(self.now.chance());
-        now >= before * 1.1 || are_single && now >= before * least && self.now.price() * 2.0 <= self.before.price()
+        let least = 0.97 - self.before.chance().hypot(self.now.chance());
+        let reads_less = are_single && !self.is_slow;
+        now >= before * 1.1 || reads_less && now >= before * least && self.now.price() * 2.0 <= self.before.price()
     }
 }
 
@@ -123,7 +151,7 @@ impl Rate {
         Rate {
             windows: self.windows * part + sample.windows as f64,
             faults: self.faults * part + sample.faults() as f64 * share,
-            read: self.read * part + (whole.cost.read_bytes / crate::PAGE) as f64 * share,
+            read: self.read * part + whole.read as f64 * share,
             pages: self.pages * part + touched.0,
             pieces: self.pieces * part + touched.1,
             seconds: self.seconds * part + whole.lasted.as_secs_f64(),
@@ -140,6 +168,11 @@ impl Rate {
         self.faults / self.seconds.max(1e-3)
     }
 
+    /// Windows a second.
+    pub fn places(&self) -> f64 {
+        self.windows / self.seconds.max(1e-3)
+    }
+
     /// How far a rate may be off by chance, as a part of it: touches come as they like.
     fn chance(&self) -> f64 {
         1.0 / self.faults.max(1.0).sqrt()
@@ -148,10 +181,5 @@ impl Rate {
     /// Pages read for each window.
     pub fn price(&self) -> f64 {
         self.read / self.windows.max(1.0)
-    }
-
-    /// Whether reads are counted at all.
-    pub fn has_read(&self) -> bool {
-        self.read != 0.0
     }
 }

@@ -1,6 +1,5 @@
 //! The watcher's loop: sample, classify, ask the patterns, act. It sleeps while nothing is wrong.
 
-use crate::PAGE;
 use crate::act::Hand;
 use crate::given::{Image, Ledger, OurAdvice};
 use crate::mapping::MappingState;
@@ -112,8 +111,7 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
         let cost = last_cost.and(&cost);
         if let Some((cost, lasted)) = self.cadence.complete(self.program.looks(), &cost, last + lasted, is_single) {
             let given = self.program.given.count();
-            let read = self.spent.read_bytes / PAGE;
-            self.program.judge(&cost, lasted, read, &mut self.cadence);
+            self.program.judge(&cost, lasted, &self.spent, &mut self.cadence);
             self.program.tell();
             if self.program.given.count() > given {
                 // Touches from before the advice tell nothing of it.
@@ -136,7 +134,7 @@ impl<S: Samples, H: Hand> Watcher<S, H> {
     /// Waits for the long look. Returns whether touches have plainly changed, and `None` once the program has ended.
     fn wait(&mut self, nap: &mut impl FnMut(Duration) -> bool) -> Option<bool> {
         let until = self.program.samples.now()
-            + self.cadence.long(self.program.patterns.is_short_lived(&self.program.mappings));
+            + self.cadence.long(self.program.patterns.is_short_lived(&self.program.mappings), self.program.is_tried());
         let (mut ended, mut has_changed) = (false, false);
         while !has_changed {
             ended |= self.rest(STEP.min(until.saturating_sub(self.program.samples.now())), nap)?;

@@ -45,8 +45,10 @@ impl Loads {
 
     /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
     fn find(&mut self, one: &mut MappingState, sample: &Sample, reach: &mut Reach) {
-        let Whole { waited, touched, cost, .. } = sample.whole;
-        let is_slow = is_slow(waited.slept, waited.faults, touched, cost.read_bytes);
+        let Whole { waited, touched, cost, lasted, .. } = sample.whole;
+        // Where much comes in all, threads wait for one another, and readers would wait, too.
+        let is_busy = (cost.read_bytes / PAGE) as f64 > BUSY * lasted.as_secs_f64();
+        let is_slow = !is_busy && is_slow(waited.slept, waited.faults, touched, cost.read_bytes);
         if !is_slow && self.each.of(&one.id).load.is_none() {
             return;
         }
@@ -205,6 +207,8 @@ enum What {
     Walk { front: u64, window: u64 },
 }
 
+/// Pages in a second from which on storage gives what it has: 400 MiB.
+const BUSY: f64 = 100_000.0;
 /// Storage is slow for a program that waits longer than this for each window.
 const SLOW: Duration = Duration::from_micros(130);
 /// A load that has not gone on for so long has ended.

@@ -202,8 +202,7 @@ impl Patterns {
 
     fn is_wanted(&mut self, one: &mut MappingState, sample: &Sample) -> bool {
         let found = self.0.iter_mut().enumerate().find_map(|(by, pattern)| Some((by, pattern.wants(one, sample)?)));
-        one.trial.held = found.or(one.trial.held);
-        found.is_some()
+        found.inspect(|(by, wish)| one.trial.begin(*by, *wish, sample)).is_some()
     }
 
     /// Gives the mapping the advice that a pattern wants.

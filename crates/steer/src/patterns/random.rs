@@ -39,7 +39,11 @@ const WISH: Wish =
 /// Pages of a piece from which on pieces are no single touches.
 const PIECE: f64 = 2.0;
 /// Pages read for each window touched from which on the kernel reads in vain.
-const DEAR: f64 = 4.0;
+const DEAR: f64 = 6.0;
+/// Pages of a run of new pages, in the mean, from which on pieces are touched: around single touches the kernel maps a window each.
+const LONG: f64 = 24.0;
+/// Touches that have become so much fewer are no gain.
+const FEWER: f64 = 0.8;
 /// A glance looks at one part in so many.
 const PARTS: u64 = 8;
 /// New pages that must be usual in a part, to tell that they stay away.
@@ -57,7 +61,7 @@ impl Scattered {
         trial.now = trial.now.and(sample);
         // Pieces lose several times over, which shows at once.
         let are_pieces = sample.says_something() && trial.now.piece() >= PIECE;
-        if sample.whole.at < since + TRIAL && (!are_pieces || pays(trial)) {
+        if sample.whole.at < since + TRIAL && (!are_pieces || pays(trial)) && !trial.harms(rates(trial)) {
             return Verdict::Stays;
         }
         if !pays(trial) {
@@ -79,15 +83,19 @@ impl Scattered {
         if self.larger == 0 {
             trial.now = trial.now.and(sample);
         }
-        Verdict::Stays
+        // It may do something else by now: that is measured anew.
+        if trial.falls(trial.progress(), FEWER) { Verdict::Over } else { Verdict::Stays }
     }
 }
 
 /// Whether more is touched. Under MADV_RANDOM each page of a piece is a fault; before, each window of it.
 fn pays(trial: &Trial) -> bool {
+    trial.pays(rates(trial), trial.now.piece() < PIECE)
+}
+
+fn rates(trial: &Trial) -> (f64, f64) {
     let (piece, (before, now)) = (trial.now.piece(), trial.progress());
-    let rates = (before / (1.0 + (piece - 1.0) / WINDOW as f64), now / piece);
-    trial.pays(rates, piece < PIECE)
+    (before / (1.0 + (piece - 1.0) / WINDOW as f64), now / piece)
 }
 
 impl Pattern for Random {
@@ -98,12 +106,12 @@ impl Pattern for Random {
     }
 
     fn wants(&mut self, one: &mut MappingState, sample: &Sample) -> Option<Wish> {
-        let before = &one.trial.before;
-        let is_dear = !before.has_read() || before.price() >= DEAR;
-        if !sample.shape.is_scattered() || !is_dear || !sample.whole.is_short || sample.whole.fills {
+        let (pages, pieces) = in_pieces(&sample.looks.all());
+        let are_pieces = pages as f64 > LONG * pieces as f64 || sample.whole.is_slow && sample.has_neighbours();
+        let is_dear = one.trial.before.price() >= DEAR;
+        if !sample.shape.is_scattered() || !is_dear || are_pieces || !sample.whole.is_short || sample.whole.fills {
             return None;
         }
-        one.trial.now = Rate::default();
         let own = self.each.of(&one.id);
         (own.tried, own.larger) = (Some(sample.whole.at), 0);
         Some(WISH)
@@ -161,6 +169,12 @@ impl Pattern for Random {
 /// Pages of runs, in order, without those that adjoin others by chance, as touches at random of a mapping of `pages` do; and the pieces that they
 /// lie in.
 fn touched_in_pieces(runs: &[Run], pages: u64) -> (f64, f64) {
+    let (count, pieces) = in_pieces(runs);
+    (count as f64 * (1.0 - count as f64 / pages.max(count).max(1) as f64), pieces as f64)
+}
+
+/// Pages of runs, in order, and the pieces that they lie in.
+fn in_pieces(runs: &[Run]) -> (u64, u64) {
     let mut end = None;
     let (mut count, mut pieces) = (0, 0);
     for run in runs {
@@ -168,5 +182,5 @@ fn touched_in_pieces(runs: &[Run], pages: u64) -> (f64, f64) {
         count += run.len;
         end = Some(run.end());
     }
-    (count as f64 * (1.0 - count as f64 / pages.max(count).max(1) as f64), pieces as f64)
+    (count, pieces)
 }

@@ -50,7 +50,11 @@ const CHANCE: Duration = Duration::from_secs(4);
 const REST: Duration = Duration::from_secs(10);
 
 impl Strides {
-    fn look(&self, sample: &Sample) -> Verdict {
+    fn look(&self, trial: &mut Trial, sample: &Sample) -> Verdict {
+        trial.now = trial.now.and(sample);
+        if trial.harms(places(trial)) {
+            return Verdict::InVain;
+        }
         let (at, shape) = (sample.whole.at, &sample.shape);
         if sample.says_something() && shape.is_scattered() && sample.whole.is_short && !sample.whole.fills {
             // Touches at random, perhaps.
@@ -74,7 +78,8 @@ impl Strides {
             self.since = at;
         }
         trial.now = trial.now.and(sample);
-        let stays = at < self.since + TRIAL || trial.pays(trial.progress(), true);
+        let is_tried = at < self.since + TRIAL;
+        let stays = if is_tried { !trial.harms(places(trial)) } else { trial.pays(places(trial), true) };
         if stays { Verdict::Stays } else { Verdict::InVain }
     }
 
@@ -101,6 +106,17 @@ impl Strides {
     }
 }
 
+/// Places a second, before the advice and now. Before, each fault maps the place around a touch, and looks miss places that came and went; under
+/// MADV_RANDOM each page of a place is a fault.
+fn places(trial: &Trial) -> (f64, f64) {
+    (trial.before.touches(), trial.now.places())
+}
+
+/// Whether strides gain nothing by what the kernel reads: it does not find them, no walk beside them does, and not all of it stays in memory.
+fn needs_help(sample: &Sample) -> bool {
+    sample.whole.is_short && sample.waits_often() && sample.shape.fronts.iter().all(|front| front.stride != 1)
+}
+
 impl Pattern for Stride {
     fn learn(&mut self, one: &mut MappingState, sample: &mut Sample, _: &mut Reach) {
         if sample.whole.at < self.each.of(&one.id).chance_until {
@@ -111,7 +127,7 @@ impl Pattern for Stride {
     /// The kernel reads ahead of a walk forward in time. One that waits all the same may be something else.
     fn wants(&mut self, one: &mut MappingState, sample: &Sample) -> Option<Wish> {
         let shape = &sample.shape;
-        let is_seen = shape.has_strides() || shape.is_one_walk() && sample.waits();
+        let is_seen = if shape.has_strides() { needs_help(sample) } else { shape.is_one_walk() && sample.waits() };
         if shape.is_scattered() || !is_seen {
             return None;
         }
@@ -126,7 +142,7 @@ impl Pattern for Stride {
             _ if sample.says_something() && shape.has_strides() && !shape.is_blurred => {
                 own.go_on(&mut one.trial, sample)
             }
-            false => own.look(sample),
+            false => own.look(&mut one.trial, sample),
             // The walk may have come to an end of the file, and may begin anew.
             true if sample.whole.at < own.ordered + PAUSE => Verdict::Stays,
             true => Verdict::Over,
@@ -138,8 +154,13 @@ impl Pattern for Stride {
         if one.rests_until > reach.now {
             return;
         }
+        let is_wanted = one.trial.is_on() || needs_help(sample);
         for front in &sample.shape.fronts {
-            if own.is_new(front) && reach.may_act(one) && !reach.only_notes(one, "strides, which would be read ahead") {
+            if own.is_new(front)
+                && is_wanted
+                && reach.may_act(one)
+                && !reach.only_notes(one, "strides, which would be read ahead")
+            {
                 let most = (reach.available / 8).max(WINDOW) / (own.streams.len() as u64 + 1);
                 own.streams.push(Stream::new(front, one.mapping.pages, most.min(WIDEST >> own.halved), reach.now));
             }
@@ -191,6 +212,8 @@ impl Pattern for Stride {
 struct Stream {
     /// Pages from one touch to the next; below zero where the walk is backward.
     stride: i64,
+    /// Pages of a touch.
+    width: i64,
     /// The page touched last.
     front: i64,
     /// The page asked for last.
@@ -227,6 +250,7 @@ impl Stream {
         let most = (most as i64).clamp(1, DEEPEST);
         Stream {
             stride: front.stride,
+            width: front.width as i64,
             front: front.at as i64,
             ahead: front.at as i64,
             pages: pages as i64,
@@ -319,7 +343,8 @@ impl Stream {
                 break;
             }
             self.ahead = next;
-            ask.push(Run { at: next as u64, len: 1 });
+            let first = if self.stride > 0 { next - (self.width - 1).min(next) } else { next };
+            ask.push(Run { at: first as u64, len: self.width as u64 });
         }
         ask
     }
@@ -356,7 +381,7 @@ mod tests {
     }
 
     fn strides(at: u64) -> Stream {
-        Stream::new(&Front { at, stride: 16, span: 160 }, PAGES, 8192, Duration::ZERO)
+        Stream::new(&Front { at, stride: 16, span: 160, width: 1 }, PAGES, 8192, Duration::ZERO)
     }
 
     #[test]
@@ -389,7 +414,7 @@ mod tests {
     #[test]
     fn a_walk_that_comes_to_the_end_is_found_again_at_the_beginning() {
         for (stride, end, again) in [(16, PAGES - 10, 5), (-16, 9, PAGES - 3)] {
-            let mut stream = Stream::new(&Front { at: end, stride, span: 160 }, PAGES, 8192, at(0));
+            let mut stream = Stream::new(&Front { at: end, stride, span: 160, width: 1 }, PAGES, 8192, at(0));
             assert!(stream.follow(&[], |_| false, at(1)));
             assert!(stream.ask().is_empty());
             assert!(stream.ahead().at <= again && again < stream.ahead().end(), "{stream:?}");
@@ -406,7 +431,7 @@ mod tests {
 
     #[test]
     fn nothing_beyond_what_memory_allows_is_asked_for() {
-        let mut stream = Stream::new(&Front { at: 160, stride: 16, span: 160 }, PAGES, 10, at(0));
+        let mut stream = Stream::new(&Front { at: 160, stride: 16, span: 160, width: 1 }, PAGES, 10, at(0));
         assert_eq!(stream.ask().len(), 10);
     }
 }

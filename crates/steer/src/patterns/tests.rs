@@ -57,7 +57,7 @@ fn at_work(at: u64, shape: &Shape, read: u64) -> Sample {
     let cost = Spent { minor_faults: shape.windows, read_bytes: read * PAGE, ..Spent::default() };
     let (at, lasted) = (Duration::from_millis(at), Duration::from_millis(100));
     Sample {
-        whole: Whole { at, lasted, cost, is_short: true, ..Whole::default() },
+        whole: Whole { at, lasted, cost, read, is_short: true, ..Whole::default() },
         shape: shape.clone(),
         windows: shape.windows,
         touched: (shape.windows as f64, shape.windows as f64),
@@ -179,7 +179,8 @@ fn nothing_is_advised_where_memory_suffices_or_little_is_read_in_vain() {
 
 #[test]
 fn a_look_at_single_touches_that_shows_neither_order_nor_chance_lasts_longer() {
-    let walk = Shape { windows: 100, fronts: vec![Front { at: 1600, stride: 1, span: 1600 }], ..Shape::default() };
+    let walk =
+        Shape { windows: 100, fronts: vec![Front { at: 1600, stride: 1, span: 1600, width: 1 }], ..Shape::default() };
     let untold = Shape { windows: 100, scattered: 20, ..Shape::default() };
     for (shape, looks) in [(&walk, 1), (&untold, 2)] {
         let mut case = Case::default();
