@@ -14,11 +14,12 @@
 # make containers  steering and the engine under the seccomp profiles of containers, and the Dockerfile's steps
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make sim       the engine's simulation alone, by seed, with an end at any moment: FASTMAP_SEED=7 for one, FASTMAP_SEED=1000..5000 for many
+# make policy    steering on the model of the kernel, by seed: SEEDS=0..10000 for many, `fastmap bench policy --seed 7` for what happens in one
 # make loom      the models alone: page word, free frames, dirty bitmap, shared syncs
 # make wheel     the Python package, in target/wheels: for PYTHON (python3), with the command and the preload libraries
 # make python    the wheel in an environment of its own (target/python), and its tests
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: try build bench papers install uninstall deb test test-all test-papers checked lint docs loom sim header readme programs fio evidence packages containers vm wheel python
+.PHONY: try build bench papers install uninstall deb test test-all test-papers checked lint docs loom sim policy header readme programs fio evidence packages containers vm wheel python
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -153,6 +154,9 @@ docs:
 
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom $(CARGO) test --release -p fastmap-io -p fastmap-tier --lib models
+
+policy:
+	$(CARGO) run --release -p fastmap-bench -- policy --seeds $(or $(SEEDS),0..500)
 
 sim:
 	$(CARGO) test -p fastmap-io --lib tests::sim:: -- --nocapture

@@ -4,7 +4,8 @@
 //! * `driver` has the one loop over repetitions and engines. `runner` starts a fresh process for each run, and `worker` is that process.
 //! * `show` makes tables, plots, claims and JSON from the columns. `results` writes the JSON, and `report` shows it.
 //! * `target` makes the file that is measured. `storages`, `volume` and `fast` make the storage under it.
-//! * `try_it` is `fastmap bench try`, and `storage` is `fastmap bench storage`, a slow file system. They are not experiments.
+//! * `try_it` is `fastmap bench try`, `storage` is `fastmap bench storage`, a slow file system, and `policy` is `fastmap bench policy`, steering on a
+//!   model of the kernel. They are not experiments.
 //! * `substrates` has the loads, and the engines that the loads run on.
 //!
 //! The papers' experiments are built from the same parts, in the command `fastmap-papers`.
@@ -14,6 +15,7 @@ pub mod driver;
 pub mod experiment;
 pub mod experiments;
 mod fast;
+mod policy;
 mod report;
 pub mod results;
 pub mod runner;
@@ -53,6 +55,7 @@ pub fn main() -> ExitCode {
             .map_err(|e| Failure::told(e.to_string()))
             .and_then(|args| report::run(&args)),
         try_it::NAME => try_it::run(args),
+        policy::NAME => policy::run(args),
         _ => match papers()? {},
     })
 }
@@ -116,6 +119,7 @@ pub fn cli() -> Command {
         .subcommand_value_name("EXPERIMENT")
         .subcommand_help_heading("Experiments")
         .subcommand(try_it::command())
+        .subcommand(policy::command())
         .subcommands(experiments)
         .subcommand(storage::command())
         .subcommand(report)

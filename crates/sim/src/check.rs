@@ -2,11 +2,13 @@
 
 use crate::SECOND;
 use crate::device::DISK;
-use crate::kernel::{Advice, Counts, Rules};
+use crate::kernel::{Advice, Counts, LINUX_6_1, LINUX_6_12, LINUX_6_18, Rules};
 use crate::policy::{Case, Machine};
 use crate::workload::{Pattern, Phase, Plan, Step};
+use std::fmt::Write;
+use std::path::Path;
 
-/// One of them: a name, pages of the file and of memory, and its phases of pattern, accesses, and one store in so many.
+/// One of them: its phases are a pattern, accesses, and one store in so many.
 pub struct Workload {
     /// Its name.
     pub name: &'static str,
@@ -61,6 +63,37 @@ pub fn workloads() -> Vec<Workload> {
         Workload { name: "stores", memory: 4, phases: vec![(places(0.0), FEW, 4)] },
     ]
 }
+
+/// Kernels, by their names.
+pub const KERNELS: [(&str, Rules); 4] = [
+    ("6.18", LINUX_6_18),
+    ("6.12-mglru", LINUX_6_12),
+    ("6.12", Rules { generations: false, ..LINUX_6_12 }),
+    ("6.1", LINUX_6_1),
+];
+
+/// Writes the accesses of each workload to a file of its name, and returns what the model counts, a line for each workload and advice.
+///
+/// # Errors
+///
+/// A file cannot be written.
+pub fn table(folder: &Path, rules: Rules, file: u64, readahead: u64) -> std::io::Result<String> {
+    let mut text = String::new();
+    for one in workloads() {
+        let bytes: Vec<u8> = one.touches(file).iter().flat_map(|page| page.to_le_bytes()).collect();
+        std::fs::write(folder.join(one.name), bytes)?;
+        let memory = file * one.memory / 16;
+        for (name, advice) in ADVICE {
+            let Counts { touches, read, major, minor, .. } = one.counts(rules, file, readahead, advice);
+            let counts = format!("touches {touches} read_pages {read} major {major} minor {minor}");
+            let _ = writeln!(text, "{} {memory} {name} {counts}", one.name);
+        }
+    }
+    Ok(text)
+}
+
+const ADVICE: [(&str, Advice); 3] =
+    [("normal", Advice::Normal), ("random", Advice::Random), ("hugepage", Advice::Huge)];
 
 impl Workload {
     /// On a machine with this kernel.

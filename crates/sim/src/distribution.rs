@@ -13,8 +13,9 @@ pub struct Row {
     pub seed: u64,
     /// Its workload.
     pub name: String,
-    /// Times as fast as it is, and as with the best advice.
+    /// Times as fast as it is.
     pub of_as_is: f64,
+    /// Times as fast as with the best advice.
     pub of_best: f64,
     /// The best advice.
     pub best: String,

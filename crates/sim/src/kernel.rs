@@ -845,3 +845,53 @@ impl Kernel {
         self.counts.evicted += size;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::workloads;
+    use crate::kernel::Advice;
+
+    fn counts(name: &str, rules: Rules, advice: Advice, file: u64) -> Counts {
+        let found = workloads().into_iter().find(|one| one.name == name);
+        found.map(|one| one.counts(rules, file, 32, advice)).unwrap_or_default()
+    }
+
+    /// Linux 6.18 counted these, by `tests/kernels/counts.c`: pages read, major faults.
+    #[test]
+    fn it_counts_what_the_kernel_counts() {
+        let kernel = [
+            ("places", Advice::Normal, 859_039, 29_999),
+            ("places", Advice::Random, 32_293, 32_293),
+            ("places-eighth", Advice::Normal, 1_063_486, 34_960),
+            ("places-fit", Advice::Normal, 65_468, 2774),
+            ("zipf-1.3", Advice::Normal, 122_528, 4144),
+            ("pieces-8", Advice::Normal, 121_469, 4219),
+            ("pieces-64", Advice::Normal, 196_643, 2199),
+            ("walk", Advice::Random, 150_000, 150_000),
+            ("backward", Advice::Normal, 150_010, 8826),
+            ("every-16", Advice::Normal, 639_698, 39_973),
+        ];
+        for (name, advice, read, major) in kernel {
+            let found = counts(name, LINUX_6_18, advice, 65_536);
+            let is_near = |one: u64, other: u64| one.abs_diff(other) * 10 <= other;
+            assert!(is_near(found.read, read) && is_near(found.major, major), "{name} {advice:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_in_memory_than_fits() {
+        for rules in [LINUX_6_18, LINUX_6_12, LINUX_6_1] {
+            let found = counts("zipf-0.99", rules, Advice::Normal, 16_384);
+            assert!(found.read - found.evicted <= 4096, "{found:?}");
+        }
+    }
+
+    /// MADV_RANDOM forgets what is hot from Linux 6.3 on.
+    #[test]
+    fn what_is_used_is_forgotten_under_random_advice() {
+        let forgets = counts("zipf-0.99", LINUX_6_18, Advice::Random, 16_384);
+        let keeps = counts("zipf-0.99", Rules { random_is_use: true, ..LINUX_6_18 }, Advice::Random, 16_384);
+        assert!(forgets.major * 100 > keeps.major * 105, "{} {}", forgets.major, keeps.major);
+    }
+}

@@ -4,7 +4,8 @@ use crate::kernel::{Advice, Counts, Kernel, Rules};
 use crate::program::World;
 use crate::steered::{self, Steered};
 use crate::workload::Plan;
-use crate::{SECOND, Time, device};
+use crate::{SECOND, Time, device, seed};
+use std::fmt::Write;
 
 /// A machine.
 #[derive(Debug, Clone, Copy)]
@@ -136,6 +137,29 @@ impl Case {
         let (world, watcher) = steered::run(self.world(Advice::Normal, &quota), LEAST, is_told);
         Outcome { as_is, best, steered: end(&world), watcher }
     }
+}
+
+/// What happened to the workload of a seed over time, and what was counted in each way.
+pub fn told(seed: u64) -> String {
+    let case = seed::case(seed);
+    let outcome = case.outcome(true);
+    let mut text = format!("{}\n", case.name);
+    for (at, event) in outcome.watcher.events.iter().flatten() {
+        let _ = writeln!(text, "{:9.3} s  {event}", *at as f64 / SECOND as f64);
+    }
+    let best = format!("with {:?}", outcome.best.0);
+    for (name, run) in [("as it is", outcome.as_is), (&best, outcome.best.1), ("steered", outcome.steered)] {
+        let Counts { touches, minor, major, read, brought, evicted } = run.counts;
+        let time = run.time as f64 / SECOND as f64;
+        let _ = writeln!(
+            text,
+            "{name:>16}: {time:.3} s, {touches} touches, {major} major and {minor} minor faults, {read} pages read, {brought} brought, {evicted} evicted",
+        );
+    }
+    let share = outcome.share() * 100.0;
+    let report = outcome.watcher.report.unwrap_or_default();
+    let _ = writeln!(text, "the watcher: {share:.2} % of a processor; {report}");
+    text
 }
 
 fn end(world: &World) -> Run {

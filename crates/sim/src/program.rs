@@ -17,8 +17,9 @@ pub struct Thread {
     /// Accesses that are left, and done.
     left: u64,
     done: u64,
-    /// Its faults, and its processor time.
+    /// Its faults.
     pub faults: u64,
+    /// Its processor time.
     pub busy: Time,
 }
 

@@ -24,6 +24,7 @@ pub enum Step {
 }
 
 /// An order of accesses to one mapping.
+#[allow(missing_docs)] // of the fields: each variant names its own
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pattern {
     /// Pieces at random places, the hot ones more often: `skew` is Zipf's exponent. Each has `least` to `most` pages. `are_aligned`: a place is a
