@@ -165,14 +165,24 @@ fn user_faults() -> Requirement {
 }
 
 fn kernel_faults() -> Requirement {
+    let found = Userfaultfd::open_for_service();
+    let remedy = service_remedy(found.as_ref().err().and_then(std::io::Error::raw_os_error));
     Requirement {
         name: "kernel faults",
         purpose: "system calls may be given memory of a map that is not there (`--faults service`)",
         optional: true,
-        found: Userfaultfd::open_for_service()
+        found: found
             .map(|_| "service threads can serve faults of system calls (`--faults service`)".into())
             .map_err(|error| format!("service threads cannot serve faults of system calls: {error}")),
-        remedy: userfaultfds::REMEDY.into(),
+        remedy,
+    }
+}
+
+/// Where the kernel lacks what they take (EINVAL), no right of the user's helps.
+fn service_remedy(error: Option<i32>) -> String {
+    match error {
+        Some(libc::EINVAL) => kernel().remedy,
+        _ => userfaultfds::REMEDY.into(),
     }
 }
 
@@ -288,6 +298,12 @@ fn direct_io(file: &File) -> Requirement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_old_kernel_is_not_healed_by_rights() {
+        assert_eq!(service_remedy(Some(libc::EINVAL)), "boot Linux 6.8 or later");
+        assert!(service_remedy(Some(libc::EPERM)).starts_with("run as root"));
+    }
 
     #[test]
     fn kernel_releases_compare_by_number() {
