@@ -7,6 +7,7 @@ use crate::clock::now;
 use crate::observe::Descriptor;
 use crate::observe::text::{number, number_after, read};
 use rustix::io::pread;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Threads that are looked at, at most.
@@ -18,6 +19,25 @@ const QUIET: Duration = Duration::from_millis(30);
 /// How long ago the last look at a thread may be when it is asked to stop. A thread that is woken, enters a call and sleeps in it takes
 /// longer.
 const PROMPT: Duration = Duration::from_micros(3);
+/// How fast a look has to be on this machine: where its fastest look at all takes longer than [`PROMPT`], it is so slow (emulated, say)
+/// that waking, entering a call and sleeping take as many times longer.
+fn prompt() -> Duration {
+    static MEASURED: OnceLock<Duration> = OnceLock::new();
+    *MEASURED.get_or_init(|| {
+        let own = Descriptor::open("/proc/thread-self/syscall");
+        let look = |file: &Descriptor| {
+            let began = now();
+            again(file, &mut [0; 256]).map(|_| now() - began)
+        };
+        let fastest = own.and_then(|file| (0..2 * LOOKS).filter_map(|_| look(&file)).min());
+        prompt_where(fastest.unwrap_or_default())
+    })
+}
+
+fn prompt_where(fastest: Duration) -> Duration {
+    if fastest < PROMPT { PROMPT } else { 4 * fastest }
+}
+
 /// So often a thread is looked at until it is at a fit place, and the look was fast.
 const LOOKS: u32 = 20;
 
@@ -136,7 +156,7 @@ impl Watched {
             }
             let began = now();
             // The same text: it was nowhere else meanwhile, or is back at the same instruction.
-            if again(&self.syscall, &mut last) == Some(seen) && now() - began < PROMPT {
+            if again(&self.syscall, &mut last) == Some(seen) && now() - began < prompt() {
                 return true;
             }
         }
@@ -217,5 +237,18 @@ impl Effort {
         const A_TICK: u64 = 1000;
         let faults = self.faults - before.faults;
         self.calls == before.calls && self.own > before.own && faults >= (self.kernels - before.kernels) * A_TICK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_where_no_look_is_fast_may_one_take_longer() {
+        let micros = Duration::from_micros;
+        assert_eq!((prompt_where(micros(0)), prompt_where(micros(2))), (PROMPT, PROMPT));
+        assert_eq!((prompt_where(micros(3)), prompt_where(micros(10))), (micros(12), micros(40)));
+        assert!(prompt() >= PROMPT);
     }
 }
