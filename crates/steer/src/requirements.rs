@@ -57,10 +57,10 @@ fn with_page<T>(body: impl FnOnce(*mut u8) -> T) -> io::Result<T> {
 fn touched_pages() -> Requirement {
     let look = |page: *mut u8| {
         let mut seen = Seen::nothing(page as u64, 1);
-        Pages::of("self").map(|mut pages| pages.look(&mut seen, 0..1).len())
+        Pages::of("self").map(|mut pages| (pages.look(&mut seen, 0..1).len(), pages.interface()))
     };
     let found = match with_page(look) {
-        Ok(Some(1)) => Ok("what a program touches can be seen".into()),
+        Ok(Some((1, interface))) => Ok(format!("what a program touches can be seen ({interface})")),
         Ok(None) => Err("/proc/self/pagemap cannot be opened".into()),
         Ok(Some(_)) => Err("/proc/self/pagemap does not show the pages of this process".into()),
         Err(error) => Err(error.to_string()),

@@ -106,6 +106,10 @@ mod tests {
         file.set_len(128 * PAGE).unwrap();
         file.rewind().unwrap();
         file.read_exact(&mut vec![0; 64 * PAGE as usize]).unwrap();
+        // For tests/kernels: which one the kernel has. Where it has no cachestat(2), what is dirty is not known.
+        let answers = by_cachestat(&file, &(0..64)).is_ok();
+        println!("cachestat(2) answers: {}", if answers { "yes" } else { "no" });
+        assert_eq!(cached(&file, 0..64).unwrap().dirty.is_some(), answers);
         for ask in [cached, by_mincore] {
             assert_eq!(ask(&file, 0..64).unwrap().pages, 64);
             assert_eq!(ask(&file, 3..5).unwrap().pages, 2);

@@ -150,6 +150,11 @@ impl Pages {
         Some(Pages { file, regions, scans: true })
     }
 
+    /// The interface that the last look has used.
+    pub fn interface(&self) -> &'static str {
+        if self.scans { "PAGEMAP_SCAN" } else { "pagemap" }
+    }
+
     /// Looks at the pages of `seen` in `range`, notes what is mapped, and returns what is new, in order.
     pub fn look(&mut self, seen: &mut Seen, range: Range<u64>) -> Vec<Run> {
         let mut new = Vec::new();
@@ -252,6 +257,10 @@ mod tests {
             let mut pages = Pages::of("self").unwrap();
             pages.scans = scans;
             pages.look(&mut seen, 0..256);
+            if scans {
+                // For tests/kernels: which one the kernel has.
+                println!("looks by: {}", pages.interface());
+            }
             std::hint::black_box(map[200 * PAGE as usize]);
             let new = pages.look(&mut seen, 0..256);
             assert!(new.iter().any(|run| (run.at..run.at + run.len).contains(&200)), "{new:?}");
