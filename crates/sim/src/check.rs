@@ -127,7 +127,7 @@ impl Workload {
             Step::Touch { page, is_store, .. } => page as u32 | u32::from(is_store) << 31,
             Step::Sleep(_) | Step::Remap(_) => 0,
         };
-        (0..self.count()).map(|_| page(plan.next())).collect()
+        (0..self.count()).map(|_| page(plan.step())).collect()
     }
 
     /// What the model counts.

@@ -125,7 +125,7 @@ impl World {
     fn step(&mut self, index: usize) {
         let thread = &mut self.threads[index];
         let at = thread.at;
-        match thread.plan.next() {
+        match thread.plan.step() {
             Step::Touch { area, page, is_store, work } => {
                 let cost = self.kernel.touch(area, page, is_store, at);
                 thread.faults += u64::from(cost.busy > crate::kernel::ACCESS);

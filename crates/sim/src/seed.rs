@@ -154,7 +154,7 @@ fn plans(random: &mut Random, mapped: &[Mapped], threads: u64, memory: u64) -> (
     let plan = |(index, phases): (usize, Vec<Phase>)| {
         let pages = phases[0].part.1;
         let place = if are_apart { pages / threads * index as u64 } else { 0 };
-        let seed = random.next();
+        let seed = random.number();
         // A tile, or a path, begins at its beginning.
         let is_walk = phases.iter().all(|phase| matches!(phase.pattern, Pattern::Walk { .. }));
         Plan::new(phases, seed).beginning(if is_walk { place } else { 0 })

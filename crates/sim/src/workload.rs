@@ -89,7 +89,7 @@ impl Plan {
     }
 
     /// The next step.
-    pub fn next(&mut self) -> Step {
+    pub fn step(&mut self) -> Step {
         let mut phase = self.phases[self.phase];
         if self.done >= phase.touches {
             self.phase = (self.phase + 1) % self.phases.len();
