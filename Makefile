@@ -13,13 +13,14 @@
 # make packages  the crate as cargo would upload it, man pages, completions, `make install` and the packages in a root of its own: do they work?
 # make containers  steering and the engine under the seccomp profiles of containers, and the Dockerfile's steps
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
+# make kernels   other kernels, those of Debian 12 and 13, in virtual machines: does steering do the same there, and what do touches cost? An hour; FASTMAP_EFFORT=quick: minutes
 # make sim       the engine's simulation alone, by seed, with an end at any moment: FASTMAP_SEED=7 for one, FASTMAP_SEED=1000..5000 for many
 # make policy    steering on the model of the kernel, by seed: SEEDS=0..10000 for many, `fastmap bench policy --seed 7` for what happens in one
 # make loom      the models alone: page word, free frames, dirty bitmap, shared syncs
 # make wheel     the Python package, in target/wheels: for PYTHON (python3), with the command and the preload libraries
 # make python    the wheel in an environment of its own (target/python), and its tests
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: try build bench papers install uninstall deb test test-all test-papers checked lint docs loom sim policy header readme programs fio evidence packages containers vm wheel python
+.PHONY: try build bench papers install uninstall deb test test-all test-papers checked lint docs loom sim policy header readme programs fio evidence packages containers vm kernels wheel python
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -142,6 +143,13 @@ vm: papers
 	SUITE=$$($(CARGO) test --workspace --test suite --no-run --message-format=json | \
 		sed -n '/crates\/engine#/s/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
+
+# With it go the tests, which are built here, and the model of the kernel.
+kernels:
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-bench
+	TESTS=$$($(CARGO) test -p fastmap-steer -p fastmap-cli -p fastmap-io --no-run --message-format=json | \
+		sed -n '/"test":true/s/.*"manifest_path":"[^"]*\/crates\/\([a-z]*\)\/Cargo.toml".*"name":"\([^"]*\)","src_path.*"executable":"\([^"]*\)".*/\1-\2=\3/p') \
+	MODEL=$(abspath $(BUILT))/fastmap-bench FASTMAP=$(abspath $(BUILT))/fastmap tests/kernels/run
 
 lint:
 	$(CARGO) fmt --all --check
