@@ -10,11 +10,11 @@ use std::ops::Range;
 pub struct Rules {
     /// MGLRU is on: generations and not two lists.
     pub generations: bool,
-    /// Accesses through a mapping with MADV_RANDOM count as use: until Linux 6.3 (`vma_has_recency`).
+    /// Accesses through a mapping with MADV_RANDOM count as use: until Linux 6.3 (vma_has_recency).
     pub random_is_use: bool,
-    /// Pages that were evicted a short time ago do not count as hits: from Linux 6.10 on (`filemap_map_folio_range`).
+    /// Pages that were evicted a short time ago do not count as hits: from Linux 6.10 on (filemap_map_folio_range).
     pub refaults_are_misses: bool,
-    /// A fault maps all of a large folio: from Linux 6.18 on (`finish_fault`, `filemap_map_folio_range`).
+    /// A fault maps all of a large folio: from Linux 6.18 on (finish_fault, filemap_map_folio_range).
     pub maps_folios: bool,
     /// The order of the largest folio that the file system takes: ext4 none until 6.16.
     pub largest: u8,
@@ -140,7 +140,7 @@ const WAS_WORKING: u32 = 1 << 31;
 const LOTS_OF_MISSES: u64 = 100;
 /// `SWAP_CLUSTER_MAX`.
 const CLUSTER: u64 = 32;
-/// `fault_around_bytes`.
+/// fault_around_bytes.
 const AROUND: u64 = 16;
 /// Pages of a huge page.
 const HUGE: u64 = 512;
@@ -187,7 +187,7 @@ struct By {
     order: u8,
     /// This page's folio is marked.
     mark: Option<u64>,
-    /// In a fault of a mapping whose accesses count as use (`lru_gen_in_fault`).
+    /// In a fault of a mapping whose accesses count as use (lru_gen_in_fault).
     in_fault: bool,
     /// For the program, which counts it.
     is_own: bool,
@@ -208,7 +208,7 @@ pub struct Kernel {
     rules: Rules,
     /// Pages of files that fit into memory.
     pub memory: u64,
-    /// `ra_pages` of the device.
+    /// ra_pages of the device.
     pub readahead: u64,
     /// The storage.
     pub device: Device,
@@ -229,7 +229,7 @@ pub struct Kernel {
     generations: [List; MOST as usize],
     oldest: u64,
     youngest: u64,
-    /// `nonresident_age`.
+    /// nonresident_age.
     age: u64,
     /// Refaults that were activated, and how many there were when pages were reclaimed last.
     refaults: u64,
@@ -327,7 +327,7 @@ impl Kernel {
         }
     }
 
-    /// `force_page_cache_ra`: no more than one window, or the device's longest request.
+    /// force_page_cache_ra: no more than one window, or the device's longest request.
     pub fn will_need(&mut self, file: usize, pages: Range<u64>, now: Time, is_own: bool) {
         let most = self.readahead.max(self.device.kind().longest);
         let span = Span { file, from: pages.start, to: pages.end.min(pages.start + most) };
@@ -376,7 +376,7 @@ impl Kernel {
     }
 
     fn is_use(&self, area: usize) -> bool {
-        // `vma_has_recency`
+        // vma_has_recency
         let advice = self.areas[area].advice;
         advice != Advice::Sequential && (advice != Advice::Random || self.rules.random_is_use)
     }
@@ -406,7 +406,7 @@ impl Kernel {
         }
     }
 
-    /// `do_read_fault` and `filemap_fault`.
+    /// do_read_fault and filemap_fault.
     fn fault(&mut self, area: usize, page: u64, is_store: bool, now: Time) -> Cost {
         let mut busy = ACCESS + FAULT;
         // do_shared_fault maps no more than the page.
@@ -432,7 +432,7 @@ impl Kernel {
             }
         } else {
             self.counts.minor += 1;
-            // `do_async_mmap_readahead`
+            // do_async_mmap_readahead
             if advice != Advice::Random && self.readahead > 0 {
                 let head = self.head(id).unwrap_or(NONE) as usize;
                 if self.folios[head].ready <= now {
@@ -468,7 +468,7 @@ impl Kernel {
         (head - base..end).for_each(|one| self.areas[area].set(one));
     }
 
-    /// `do_fault_around` and `filemap_map_pages`. Returns how many pages were mapped.
+    /// do_fault_around and filemap_map_pages. Returns how many pages were mapped.
     fn around(&mut self, area: usize, page: u64, now: Time) -> u64 {
         let Area { file, offset, handle, pages, .. } = self.areas[area];
         let from = page / AROUND * AROUND;
@@ -498,7 +498,7 @@ impl Kernel {
         mapped
     }
 
-    /// `do_sync_mmap_readahead`.
+    /// do_sync_mmap_readahead.
     fn read_around(&mut self, area: usize, index: u64, now: Time) {
         let Area { file, handle, advice, .. } = self.areas[area];
         let in_fault = self.is_use(area);
@@ -512,7 +512,7 @@ impl Kernel {
             Advice::Random => return,
             _ if window == 0 => return,
             Advice::Sequential => {
-                // `page_cache_sync_ra`: only at the file's beginning does it begin a window.
+                // page_cache_sync_ra: only at the file's beginning does it begin a window.
                 (ra.size, ra.async_size) = (window, window / 2);
                 (index, index == 0, 0)
             }
@@ -533,14 +533,14 @@ impl Kernel {
         self.read(span, By { order, mark, in_fault, is_own: true }, now);
     }
 
-    /// `page_cache_async_ra`.
+    /// page_cache_async_ra.
     fn read_ahead(&mut self, area: usize, id: u64, index: u64, now: Time) {
         let Area { file, handle, .. } = self.areas[area];
         let most = self.readahead;
         let in_fault = self.is_use(area);
         let size = self.head(id).map_or(1, |head| self.size(head));
         let ra = self.handles[handle];
-        // `get_next_ra_size`
+        // get_next_ra_size
         let next = |size: u64| match size {
             size if size < most / 16 => 4 * size,
             size if size <= most / 2 => 2 * size,
@@ -575,7 +575,7 @@ impl Kernel {
         self.read(span, By { order: new.order, mark: Some(new.start), in_fault, is_own: true }, now);
     }
 
-    /// `page_cache_ra_order` and `page_cache_ra_unbounded`: reads what is missing.
+    /// page_cache_ra_order and page_cache_ra_unbounded: reads what is missing.
     fn read(&mut self, span: Span, by: By, now: Time) {
         let Span { file, from, to } = span;
         let File { base, pages, .. } = self.files[file];
@@ -608,7 +608,7 @@ impl Kernel {
         }
     }
 
-    /// `filemap_add_folio`.
+    /// filemap_add_folio.
     fn add(&mut self, head: u32, order: u8, is_marked: bool, ready: Time, in_fault: bool, now: Time) {
         let size = 1u64 << order;
         self.reclaim(size, now);
@@ -616,7 +616,7 @@ impl Kernel {
         let shadow = self.shadows[head as usize];
         let mut flags = if is_marked { MARKED } else { 0 };
         if shadow != 0 && !self.rules.generations {
-            // `workingset_refault`
+            // workingset_refault
             let distance = (self.age as u32 & !WAS_WORKING).wrapping_sub((shadow & !WAS_WORKING) - 1) & !WAS_WORKING;
             if u64::from(distance) <= self.active.pages {
                 flags |= ACTIVE;
@@ -629,7 +629,7 @@ impl Kernel {
         }
         let mut folio = Folio { flags, generation: 0, ready };
         if self.rules.generations {
-            // `lru_gen_folio_seq`
+            // lru_gen_folio_seq
             let back = if in_fault { FEWEST } else { MOST };
             folio.generation = (self.youngest + 1).saturating_sub(back).max(self.oldest);
         }
@@ -680,9 +680,9 @@ impl Kernel {
         self.refaults_then = self.refaults;
     }
 
-    /// `shrink_lruvec`, in the proportion of `get_scan_count`.
+    /// shrink_lruvec, in the proportion of get_scan_count.
     fn shrink_lists(&mut self, now: Time) {
-        // `inactive_is_low`: of less than a GiB a half may be active.
+        // inactive_is_low: of less than a GiB a half may be active.
         let gib = (self.active.pages + self.inactive.pages) >> 18;
         let ratio = if gib > 0 { (10 * gib).isqrt() } else { 1 };
         let is_low = self.inactive.pages * ratio < self.active.pages;
@@ -709,7 +709,7 @@ impl Kernel {
                 self.list(head);
                 continue;
             }
-            // `folio_check_references`
+            // folio_check_references
             let references = self.references(head);
             let flags = self.folios[head as usize].flags;
             let was_referenced = flags & REFERENCED != 0;
@@ -740,7 +740,7 @@ impl Kernel {
         false
     }
 
-    /// `evict_folios`, with `lru_gen_look_around`.
+    /// evict_folios, with lru_gen_look_around.
     fn shrink_generations(&mut self, now: Time) {
         if self.youngest < self.oldest + FEWEST {
             self.grow_older();
@@ -768,7 +768,7 @@ impl Kernel {
         }
     }
 
-    /// `inc_max_seq`, with a walk of the page tables.
+    /// inc_max_seq, with a walk of the page tables.
     fn grow_older(&mut self) {
         self.youngest += 1;
         for area in 0..self.areas.len() {
@@ -809,7 +809,7 @@ impl Kernel {
         }
     }
 
-    /// `folio_referenced`: entries that were used since this was asked last.
+    /// folio_referenced: entries that were used since this was asked last.
     fn references(&mut self, head: u32) -> u64 {
         let file = self.files.partition_point(|file| file.base <= u64::from(head)) - 1;
         let index = u64::from(head) - self.files[file].base;
@@ -827,7 +827,7 @@ impl Kernel {
         count
     }
 
-    /// Takes a folio that is on no list out of memory. (`workingset_eviction`)
+    /// Takes a folio that is on no list out of memory. (workingset_eviction)
     fn evict(&mut self, head: u32) {
         let file = self.files.partition_point(|file| file.base <= u64::from(head)) - 1;
         let (index, size) = (u64::from(head) - self.files[file].base, self.size(head));
