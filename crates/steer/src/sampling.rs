@@ -319,11 +319,14 @@ pub fn pages_read(cost: &Spent, readahead: u64, is_counted: bool) -> u64 {
 pub fn fills(available: u64, extent: u64, all: u64, read: u64, lasted: Duration) -> bool {
     /// Touches at single pages hit less often than with read-around as long as memory fills. At a quarter that costs as much as smaller reads save.
     const GOOD_PART: f64 = 3.0 / 8.0;
+    /// Of less, next to nothing that is read around a touch is touched before it is gone.
+    const SMALL_PART: f64 = 1.0 / 16.0;
     /// It pays only if it is over soon.
     const SOON: f64 = 1.0;
     let left = available.saturating_sub(all) as f64;
     let is_soon = available as f64 >= extent as f64 * GOOD_PART && left * lasted.as_secs_f64() <= read as f64 * SOON;
-    left > 0.0 && (is_soon || is_slow(read, lasted))
+    let may_hit = available as f64 >= extent as f64 * SMALL_PART;
+    left > 0.0 && (is_soon || may_hit && is_slow(read, lasted))
 }
 
 /// Whether storage makes wait for each request, not for each page, where so many pages were read: to read one page takes about as long as to read
