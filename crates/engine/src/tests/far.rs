@@ -1,6 +1,7 @@
 //! Files whose reads are said to take long: threads read what lies ahead of everything that programs do, from caches of a few pages on.
 
 use crate::effort::{quick_or_full, skip};
+use crate::pool::reader::LARGE_PIECE_PAGES;
 use crate::region::registry;
 use crate::sys::PAGE;
 use crate::{Advice, Cache, Fallback, MapMut, MapOptions, Stats};
@@ -26,13 +27,17 @@ impl Chance {
     }
 }
 
-/// As long reads would have been noted; those of a disk that are noted meanwhile say that it is none.
+/// As long reads would have been noted, of which further pages take little; those of a disk that are noted meanwhile, and the pauses of this
+/// machine, say something else.
 fn say_that_reads_take_long(at: *const u8) {
     // SAFETY: the caller's map keeps its region.
     let region = unsafe { registry::find(at as usize) }.expect("it is mapped");
     let times = region.hints().read_times();
-    while !times.are_long() {
+    while !times.are_long() || times.costs().miss < 1_000_000 {
         times.note_tried(1, Some(Duration::from_millis(2)));
+    }
+    while times.costs().for_nothing() < LARGE_PIECE_PAGES {
+        times.note(16, Instant::now());
     }
 }
 
