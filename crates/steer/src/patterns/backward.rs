@@ -158,8 +158,7 @@ impl Backward {
     /// Follows the walk to the pages that are new. Returns `false` once it has ended, or does not pay.
     fn follow(&mut self, new: &[Run], now: Duration) -> bool {
         let [ahead, again] = self.ahead();
-        let first = |range: &Run| new.iter().find(|run| run.end() > range.at && run.at < range.end()).map(|run| run.at);
-        if let Some(front) = first(&ahead).map(|at| at.max(ahead.at)) {
+        if let Some(front) = walked(&ahead, new) {
             self.passed += self.front - front;
             self.front = front;
             self.moved = now;
@@ -167,7 +166,7 @@ impl Backward {
             if self.lead() * 4 < self.depth * 3 {
                 self.depth = (self.depth * 2).min(self.most);
             }
-        } else if let Some(front) = first(&again) {
+        } else if let Some(front) = walked(&again, new) {
             (self.front, self.asked, self.again, self.moved) = (front, front, front, now);
         }
         let pays = now < self.began + TRIAL || self.progress(now).1 >= self.before * PAYS;
@@ -215,6 +214,23 @@ impl Backward {
         }
         Duration::from_secs_f64((self.depth as f64 / 4.0 / a_second.max(1.0)).clamp(0.001, 0.01))
     }
+}
+
+/// How far a walk backward came that began at a range's end: a page behind which one page in eight is new, up to where the last such page was.
+/// Touches at random beside the walk, or after it, are no front of it.
+fn walked(range: &Run, new: &[Run]) -> Option<u64> {
+    /// Of the pages that a walk passed, it may leave out seven of eight; a look misses some that came and went.
+    const DENSE: u64 = 8;
+    let within = new.iter().rev().filter(|run| run.end() > range.at && run.at < range.end());
+    let (mut count, mut front) = (0, range.end());
+    for run in within {
+        let at = run.at.max(range.at);
+        count += run.end().min(range.end()) - at;
+        if count * DENSE >= front - at {
+            (count, front) = (0, at);
+        }
+    }
+    (front < range.end()).then_some(front)
 }
 
 /// The parts of blocks from `done` back to `to`.
@@ -268,6 +284,24 @@ mod tests {
             }
         }
         assert_eq!(ends, Some(50));
+    }
+
+    #[test]
+    fn touches_at_random_are_not_its_front() {
+        let mut walk = Backward::new(90_000, 100_000, 1.0, 1000, at(0));
+        let single = |page| Run { at: page, len: 1 };
+        // Beside the walk, some behind its front and some far ahead.
+        assert!(walk.follow(&[single(84_000), single(88_000), Run { at: 89_500, len: 500 }, single(95_000)], at(1)));
+        assert_eq!((walk.front, walk.passed), (89_500, 500));
+        // After it: wherever they are, it has ended.
+        let mut goes_on =
+            |step: u64| walk.follow(&[single(82_000 + step * 7), single(86_000 + step * 11)], at(step * 10));
+        assert_eq!((1..100).take_while(|step| goes_on(*step)).count(), 15);
+        assert_eq!(walk.front, 89_500);
+        // At the mapping's end, too.
+        let mut walk = Backward::new(0, 100_000, 1.0, 1000, at(0));
+        assert!(walk.follow(&[single(95_000), single(99_000)], at(1)));
+        assert_eq!(walk.front, 0);
     }
 
     #[test]
