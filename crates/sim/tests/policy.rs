@@ -21,7 +21,7 @@ fn steering_gains_more_than_it_costs() {
     assert!(below < 0.12 && hundredth > 0.75, "{told}");
 }
 
-/// Of a thousand programs such were harmed most: each touch was taken for the walk's front, and all before it was read (0.03 of as it is).
+/// Of 2,000 programs these four were harmed most: each touch was taken for the walk's front, and all before it was read (0.03 of as it is).
 #[test]
 fn a_walk_backward_is_not_read_ahead_once_touches_at_random_follow() {
     for seed in [2084, 2559, 2622, 3125] {
