@@ -164,7 +164,7 @@ impl<S: Samples, H: Hand> Program<S, H> {
         let extent = samples.iter().map(|sample| sample.looks.extent()).sum();
         whole.is_short = extent > self.available;
         let readahead = self.mappings.iter().map(|one| one.readahead).max().unwrap_or(0);
-        let read = |cost| pages_read(cost, readahead, spent.read_bytes > 0);
+        let read = |cost| pages_read(cost, readahead);
         whole.read = read(cost);
         whole.is_slow = is_slow(whole.read, lasted);
         whole.fills = fills(self.available, extent, read(spent), whole.read, lasted);

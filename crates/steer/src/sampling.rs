@@ -308,9 +308,11 @@ pub fn is_wrong(cost: &Spent, lasted: Duration) -> bool {
 }
 
 /// Pages that a program had read. A file system that counts no reads (FUSE) is not one without: there each fault that waits reads as much as the
-/// kernel reads ahead.
-pub fn pages_read(cost: &Spent, readahead: u64, is_counted: bool) -> u64 {
-    if is_counted { cost.read_bytes / PAGE } else { cost.major_faults * readahead.max(1) }
+/// kernel reads ahead. Where reads are counted such a fault reads a page at least; the two counts are not of quite the same moment. Told from the
+/// time that was spent: what the program read at its start, from a disk, says nothing of what it touches now.
+pub fn pages_read(cost: &Spent, readahead: u64) -> u64 {
+    let pages = cost.read_bytes / PAGE;
+    if pages >= cost.major_faults / 2 { pages } else { cost.major_faults * readahead.max(1) }
 }
 
 /// Whether memory is not full yet, and it is better to wait until it is. `available`: pages of files that fit into memory; `extent`:
@@ -340,6 +342,16 @@ pub fn is_slow(read: u64, lasted: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_that_are_not_counted_are_told_from_the_faults_of_the_same_time() {
+        let spent = |major_faults, pages: u64| Spent { major_faults, read_bytes: pages * PAGE, ..Spent::default() };
+        assert_eq!(pages_read(&spent(100, 3200), 32), 3200, "a disk");
+        assert_eq!(pages_read(&spent(100, 98), 32), 98, "each fault a page, counted a moment earlier");
+        assert_eq!(pages_read(&spent(100, 0), 32), 3200, "FUSE");
+        assert_eq!(pages_read(&spent(100, 20), 32), 3200, "FUSE, and a little of a disk");
+        assert_eq!(pages_read(&spent(0, 0), 32), 0);
+    }
 
     #[test]
     fn memory_that_is_soon_full_of_a_good_part_of_what_is_touched_fills() {
